@@ -1,0 +1,47 @@
+# make demo    the main job on built-in data           make check   lint, format, types, import layers
+# make test    the whole suite                         make bench   benchmarks, ratios and JSON results
+# Each sets up .venv by itself; a second call reuses it.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := pyproject.toml constraints.txt
+
+.PHONY: demo test check bench format clean
+
+demo: .venv/demo.stamp
+	@$(BIN)/python examples/demo.py
+
+test: .venv/dev.stamp .venv/browser.txt
+	$(BIN)/pytest -n auto --dist loadfile
+
+check: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py
+
+bench: .venv/dev.stamp
+	$(BIN)/python -m benchmarks
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/demo.stamp: $(INSTALL)
+	@echo "Setting up .venv for the demo (once) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) -e ".[torch,demo]"
+	@touch $@
+
+.venv/dev.stamp: $(INSTALL)
+	@echo "Setting up .venv with the development tools (once) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) -e ".[torch,report,demo,dev]"
+	@touch $@ .venv/demo.stamp
+
+# The path of a Chromium, or the reason why there is none (the page tests then skip, saying it).
+.venv/browser.txt: .venv/dev.stamp tests/get_browser.py
+	@$(BIN)/python tests/get_browser.py $@

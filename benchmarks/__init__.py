@@ -1,0 +1,1 @@
+"""Benchmarks: ratios measured in one run, written as JSON under benchmarks/results/."""

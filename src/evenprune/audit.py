@@ -1,0 +1,314 @@
+"""Is any group paying for the pruning? Predictions in, verdict out. Needs numpy alone.
+
+samples -> tally (counts per cell) -> evidence (estimates and limits) -> Audit (verdict)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune import comparison, evidence, limits, verdict
+from evenprune.evidence import Demand, Evidence
+from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key
+from evenprune.intake import Answers, read
+from evenprune.tally import InputProblems, Measure, Scores, Tally
+from evenprune.verdict import Audit
+
+POWER = 0.8  # of the sample sizes that an inconclusive audit asks for
+TINY = {"accuracy": 10, "score": 30, "loss": 30}  # groups below cannot pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to audit, whatever the data."""
+
+    tolerance: float
+    confidence: float = 0.95
+    each: bool = False
+    missing: Literal["group", "drop"] = "group"
+    min_samples: int | None = None  # None: 10 for accuracy, 30 for scores and losses
+    seed: int = 0
+
+    def problems(self, measure: Measure = "accuracy") -> list[str]:
+        top = np.inf if measure == "loss" else 1.0
+        found = []
+        if not (0 <= self.tolerance <= top and np.isfinite(self.tolerance)):
+            limit = "at least 0" if measure == "loss" else "within [0, 1], such as 0.02 for 2 points"
+            found.append(f"tolerance is {self.tolerance}: it must be {limit}")
+        if not 0.5 < self.confidence < 1:
+            found.append(f"confidence is {self.confidence}: it must lie between 0.5 and 1, such as 0.95")
+        if self.missing not in ("group", "drop"):
+            found.append(f"missing is {self.missing!r}: choose 'group' or 'drop'")
+        if self.min_samples is not None and self.min_samples < 1:
+            found.append(f"min_samples is {self.min_samples}: it must be at least 1")
+        return found
+
+
+def audit(
+    *,
+    labels: Any = None,
+    dense: Any = None,
+    pruned: Any = None,
+    dense_correct: Any = None,
+    pruned_correct: Any = None,
+    groups: Any,
+    tolerance: float,
+    confidence: float = 0.95,
+    measure: Measure = "accuracy",
+    each: bool = False,
+    missing: Literal["group", "drop"] = "group",
+    min_samples: int | None = None,
+) -> Audit:
+    """Audit one pruned model, or several side by side, against the dense one.
+
+    `labels`, `dense` and `pruned` hold one class id per sample, the models also scores [n, classes]; several
+    pruned models go in as a mapping by name. Correctness that is known already goes in as `dense_correct` and
+    `pruned_correct`. With measure="score" (in [0, 1], higher is better) or "loss", `dense` and `pruned` hold
+    one number per sample, and no labels are needed.
+    `groups` is one column, or a mapping of columns: their intersections are audited, or with `each` every
+    column and every intersection together. A missing group label is a group of its own unless missing="drop".
+    """
+    options = Options(
+        tolerance=tolerance, confidence=confidence, each=each, missing=missing, min_samples=min_samples
+    )
+    answers = Answers(measure, labels, dense, pruned, dense_correct, pruned_correct)
+    data, problems = read(answers, groups)
+    if problems or data is None or options.problems(measure):
+        raise InputProblems(options.problems(measure) + problems)
+    return audit_tally(data, options)
+
+
+def audit_tally(data: Tally | Scores, options: Options) -> Audit:
+    """Audit data that is tallied already (or per-sample scores): the one way to a verdict."""
+    measure: Measure = "accuracy" if isinstance(data, Tally) else data.measure
+    data, dropped = _drop_missing(data) if options.missing == "drop" else (data, 0)
+    problems = options.problems(measure) + _group_problems(data, options)
+    if problems:
+        raise InputProblems(problems)
+    data = _in_order(data)
+    grouping = group_cells(data.cells, data.attributes, each=options.each)
+    demand = Demand(options.tolerance, options.confidence, options.seed)
+    audits = {
+        name: _judge(name, _evidence(data, i, grouping, demand), data, grouping, options, dropped)
+        for i, name in enumerate(data.models)
+    }
+    worst = max(audits.values(), key=lambda a: (verdict.STRICTNESS[a.verdict], a.max_excess_gap.estimate))
+    if len(audits) == 1:
+        return worst
+    return replace(worst, models=audits, comparisons=tuple(comparison.compare(data, grouping, demand)))
+
+
+def _drop_missing(data: Tally | Scores) -> tuple[Tally | Scores, int]:
+    """Leave out the samples with a missing group label; also returns how many these were."""
+    whole = np.array([None not in cell for cell in data.cells], dtype=bool)
+    keep = whole[data.cell]
+    index = np.cumsum(whole) - 1
+    cells = tuple(c for c, ok in zip(data.cells, whole, strict=True) if ok)
+    kept = _take(data, keep, cells, index)
+    return kept, data.samples - kept.samples
+
+
+def _take(
+    data: Tally | Scores, rows: NDArray[Any], cells: tuple[Any, ...], index: NDArray[np.int64]
+) -> Tally | Scores:
+    """Some rows of the data, in the order given, with cells renumbered."""
+    cell = index[data.cell[rows]]
+    if isinstance(data, Tally):
+        return replace(data, cells=cells, cell=cell, pattern=data.pattern[rows], count=data.count[rows])
+    return replace(data, cells=cells, cell=cell, dense=data.dense[rows], pruned=data.pruned[:, rows])
+
+
+def _in_order(data: Tally | Scores) -> Tally | Scores:
+    """Cells in an order that depends on their figures alone, so that names and rows change no limit."""
+    size = len(data.cells)
+    if isinstance(data, Tally):
+        bits = range(len(data.models) + 1)
+        right = [data.count * ((data.pattern >> bit) & 1) for bit in bits]
+        columns = [np.bincount(data.cell, values, size) for values in (data.count, *right)]
+    else:
+        columns = [np.bincount(data.cell, minlength=size).astype(float)]
+        columns += [np.bincount(data.cell, values, size) for values in (data.dense, *data.pruned)]
+    by_name = {cell: i for i, cell in enumerate(sorted(data.cells, key=natural_key))}
+    rounded = [np.round(c, 9) for c in columns]
+    tie_break = np.array([by_name[c] for c in data.cells])
+    order = np.lexsort(np.stack([tie_break, *reversed(rounded)]))
+    index = np.empty(size, dtype=np.int64)
+    index[order] = np.arange(size)
+    cells = tuple(data.cells[i] for i in order)
+    rows = (
+        np.arange(data.cell.size) if isinstance(data, Scores) else np.argsort(index[data.cell], kind="stable")
+    )
+    return _take(data, rows, cells, index)
+
+
+def _group_problems(data: Tally | Scores, options: Options) -> list[str]:
+    if data.samples == 0:
+        return ["there are no samples to audit"]
+    names = ", ".join(repr(a) for a in data.attributes)
+    found = []
+    if len(data.cells) == 1:
+        value = " × ".join("(missing)" if v is None else v for v in data.cells[0])
+        found.append(
+            f"one group only: every sample has the value {value!r} in {names}; an audit compares groups"
+        )
+    elif 2 * len(data.cells) > data.samples and data.samples > 20:
+        found.append(
+            f"{names} makes {len(data.cells):,} groups of {data.samples:,} samples, fewer than two each; "
+            "bin numeric attributes, or choose others"
+        )
+    if options.each and len(data.attributes) > MOST_ATTRIBUTES_FOR_EACH:
+        found.append(f"each takes at most {MOST_ATTRIBUTES_FOR_EACH} attributes, not {len(data.attributes)}")
+    if options.each and len(data.cells) > 1:
+        for i, attribute in enumerate(data.attributes):
+            if len({cell[i] for cell in data.cells}) == 1:
+                found.append(f"one group only in {attribute!r}: leave this column out")
+    return found
+
+
+def _evidence(data: Tally | Scores, model: int, grouping: Grouping, demand: Demand) -> Evidence:
+    if isinstance(data, Tally):
+        return evidence.from_counts(comparison.paired_counts(data, 0, model + 1), grouping, demand)
+    sign = -1.0 if data.measure == "loss" else 1.0
+    scores = evidence.PairedScores(sign * data.dense, sign * data.pruned[model], data.cell)
+    return evidence.from_scores(scores, grouping, demand)
+
+
+def _judge(
+    name: str, found: Evidence, data: Tally | Scores, grouping: Grouping, options: Options, dropped: int
+) -> Audit:
+    estimates, bounds = found.estimates, found.limits
+    measure: Measure = "accuracy" if isinstance(data, Tally) else data.measure
+    sign = -1.0 if measure == "loss" else 1.0
+    floor = options.min_samples or TINY[measure]
+    tiny = estimates.samples < floor
+    at = int(estimates.excess.argmax())
+    word = _verdict(bounds, tiny, options.tolerance)
+    needed, settle = _settle(found, grouping, options, word)
+    groups = _groups(found, grouping, tiny, needed, sign)
+    overall = found.overall
+    return Audit(
+        verdict=word,
+        model=name,
+        tolerance=options.tolerance,
+        confidence=options.confidence,
+        measure=measure,
+        limits="score" if isinstance(data, Tally) else "bootstrap",
+        samples=data.samples,
+        attributes=data.attributes,
+        grouping="each" if options.each else "intersection",
+        overall=verdict.Overall(
+            dense=sign * overall.dense,
+            pruned=sign * overall.pruned,
+            gap=overall.dense - overall.pruned,
+            lower=overall.lower,
+            upper=overall.upper,
+            disagreement=overall.disagreement,
+        ),
+        max_excess_gap=verdict.MaxExcessGap(
+            estimate=float(estimates.excess[at]),
+            group=grouping.names[at],
+            lower=float(bounds.test_lower.max()),
+            upper=float(bounds.test_upper.max()),
+            debiased=found.worst.debiased,
+        ),
+        pairwise_disparity=float(limits.disparity(estimates.gap)),
+        noise_floor={
+            "max_excess_gap": vars(found.worst.floor_max).copy(),
+            "pairwise_disparity": vars(found.worst.floor_disparity).copy(),
+        },
+        violations=tuple(g.group for g in groups if g.violates),
+        fell=tuple(g.group for g in groups if g.fell),
+        settle=settle,
+        notes=tuple(_notes(groups, floor, dropped, measure)),
+        groups=groups,
+        models={},
+        comparisons=(),
+    )
+
+
+def _verdict(bounds: evidence.Limits, tiny: NDArray[np.bool_], tolerance: float) -> verdict.Word:
+    if bounds.violates.any():
+        return "fail"
+    passed = bool((bounds.test_upper <= tolerance).all()) and not tiny.any()
+    return "pass" if passed else "inconclusive"
+
+
+def _groups(
+    found: Evidence, grouping: Grouping, tiny: NDArray[np.bool_], needed: list[int | None], sign: float
+) -> tuple[verdict.Group, ...]:
+    e, b = found.estimates, found.limits
+    columns = {
+        "samples": e.samples, "dense": sign * e.dense, "pruned": sign * e.pruned, "gap": e.gap,
+        "excess_gap": e.excess, "lower": b.lower, "upper": b.upper, "test_lower": b.test_lower,
+        "test_upper": b.test_upper, "gap_lower": b.gap_lower, "gap_upper": b.gap_upper, "broke": e.broke,
+        "fixed": e.fixed, "disagreement": (e.broke + e.fixed) / e.samples, "violates": b.violates,
+        "fell": b.gap_lower > 0, "tiny": tiny,
+    }  # fmt: skip
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    named = zip(grouping.names, grouping.attributes, needed, rows, strict=True)
+    return tuple(
+        verdict.Group(
+            group=name, attributes=parents, samples_needed=n, **dict(zip(columns, row, strict=True))
+        )
+        for name, parents, n, row in named
+    )
+
+
+def _settle(
+    found: Evidence, grouping: Grouping, options: Options, word: verdict.Word
+) -> tuple[list[int | None], verdict.Settle | None]:
+    """Samples each group needs, and the sample that would settle an inconclusive audit.
+
+    If the shrunken gaps are the true ones: to pass, all upper limits must fall below the tolerance; where a
+    group seems beyond it, its simultaneous lower limit must rise above.
+    """
+    e, truth = found.estimates, found.worst.shrunken
+    unit = e.variance * e.samples
+    margin = options.tolerance - truth
+    to_pass = limits.needed_samples(
+        groups=len(grouping), distance=margin, unit_variance=unit, confidence=options.confidence, power=POWER
+    )
+    with np.errstate(divide="ignore"):
+        to_fail = unit * ((found.limits.critical + limits.quantile(POWER)) / np.minimum(margin, 0)) ** 2
+    numbers = np.where(margin > 0, to_pass, to_fail)
+    needed = [int(np.ceil(x)) if np.isfinite(x) and x < 1e12 else None for x in numbers]
+    if word != "inconclusive":
+        return needed, None
+    beyond = margin <= 0
+    at = (
+        int(np.where(beyond, to_fail, np.inf).argmin())
+        if beyond.any()
+        else int(np.nan_to_num(to_pass).argmax())
+    )
+    per_group = needed[at]
+    total = None if per_group is None else _total(per_group, at, e.samples, bool(beyond.any()), needed)
+    return needed, verdict.Settle("fail" if beyond.any() else "pass", grouping.names[at], per_group, total)
+
+
+def _total(per_group: int, at: int, samples: NDArray[np.int64], fail: bool, needed: list[int | None]) -> int:
+    """Samples in all, if the groups keep the shares that they have in this sample."""
+    factors = [n / s for n, s in zip(needed, samples.tolist(), strict=True) if n is not None]
+    factor = per_group / int(samples[at]) if fail else max(factors)
+    return int(np.ceil(max(factor, 1.0) * int(samples.sum())))
+
+
+def _notes(groups: Sequence[verdict.Group], floor: int, dropped: int, measure: Measure) -> list[str]:
+    notes = []
+    if measure != "accuracy":
+        notes.append("The limits come from a paired bootstrap of the samples within each group.")
+    tiny = [g for g in groups if g.tiny]
+    if tiny:
+        names = ", ".join(f"{g.group} ({g.samples})" for g in tiny[:8]) + (", …" if len(tiny) > 8 else "")
+        notes.append(
+            f"{len(tiny)} of {len(groups)} groups have fewer than {floor} samples "
+            f"and keep the audit from passing: {names}."
+        )
+    missing = sum(g.samples for g in groups if g.attributes and all(v is None for v in g.attributes.values()))
+    if missing:
+        notes.append(f"{missing:,} samples have no group label; they are audited as the group “(missing)”.")
+    if dropped:
+        notes.append(f"{dropped:,} samples without a group label were left out, as asked.")
+    return notes

@@ -1,0 +1,119 @@
+"""The command line: reads the arguments, calls one function, prints, and exits with a code."""
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from evenprune import audit_command
+from evenprune.audit_command import AuditFlags, flag
+from evenprune.tally import InputProblems
+
+BAD_INPUT, DEFECT = 2, 70  # exit codes; those of an audit are in audit_command
+T = TypeVar("T")
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 110},
+)
+
+
+def main() -> None:
+    """What the command `evenprune` runs."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a letter shows its number
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    try:
+        app(prog_name="evenprune")
+    except Exception:  # a defect of ours must not look like a verdict: Python's own code for it is 1
+        traceback.print_exc()
+        sys.exit(DEFECT)
+
+
+def taking(flags: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Let a command take one dataclass, whose fields are its flags."""
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        def run(**values: Any) -> None:
+            command(flags(**values))
+
+        run.__doc__ = command.__doc__
+        run.__signature__ = inspect.signature(flags)  # type: ignore[attr-defined]
+        run.__annotations__ = inspect.get_annotations(flags)
+        return run
+
+    return decorate
+
+
+def say(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; the exit code still tells the verdict
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def refuse(problems: list[str]) -> NoReturn:
+    print(f"evenprune: {InputProblems(list(dict.fromkeys(problems)))}", file=sys.stderr)
+    sys.exit(BAD_INPUT)
+
+
+@app.callback(invoke_without_command=True)
+def _evenprune(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Prune a network, and prove that no group paid for it."""
+    if version:
+        from importlib.metadata import version as installed
+
+        say(f"evenprune {installed('evenprune')}\n")
+        raise typer.Exit
+
+
+@app.command("audit")
+@taking(AuditFlags)
+def _audit(flags: AuditFlags) -> None:
+    """Did some group lose more accuracy than the rest when the model was pruned?
+
+    Exit codes: 0 pass, 1 fail, 3 inconclusive, 2 bad usage or bad input.
+    """
+    try:
+        document = audit_command.audited(flags)
+        texts = audit_command.rendered(flags, document)
+        audit_command.write(texts)
+    except InputProblems as error:
+        refuse(error.problems)
+    say(texts["-"])
+    sys.exit(audit_command.exit_code(document["verdict"], flags.inconclusive))
+
+
+@app.command("sample-size")
+def _sample_size(
+    groups: Annotated[int, flag("--groups", "Number of groups.", "N")],
+    tolerance: Annotated[float, flag("--tolerance", "Tolerance of the audit, e.g. 0.02.", "X")],
+    disagreement: Annotated[
+        float, flag("--disagreement", "Share of samples on which the models differ, e.g. 0.1.", "X")
+    ],
+    confidence: Annotated[float, flag("--confidence", "Confidence of the verdict.", "X")] = 0.95,
+    power: Annotated[float, flag("--power", "Wanted probability that a harmless pruning passes.", "X")] = 0.8,
+) -> None:
+    """How many test samples does an audit need, before any data exists?"""
+    from evenprune.limits import sample_size
+
+    try:
+        each = sample_size(
+            groups=groups, tolerance=tolerance, disagreement=disagreement, confidence=confidence, power=power
+        )
+    except ValueError as error:
+        refuse(getattr(error, "problems", [str(error)]))
+    say(
+        f"With {each:,} test samples per group, {each * groups:,} in all {groups:,} groups, a harmless "
+        f"pruning passes with a probability of {power:.6g} (tolerance {tolerance:.6g}, "
+        f"disagreement {disagreement:.6g}, confidence {confidence:.6g}).\n"
+    )

@@ -1,0 +1,312 @@
+"""Which columns the user named, what they hold, and everything that is wrong with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from evenprune.formats import Table, listed, missing_columns, quoted
+from evenprune.tally import MOST_MODELS
+
+Answers = Literal["classes", "correct", "score", "loss"]
+Holds = Literal["number", "text", "scores", "unfit"]
+ROWS_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The user's choice: what the answers of the models are, and the columns that hold them."""
+
+    answers: Answers = "classes"
+    label: str | None = None  # for classes only
+    dense: str
+    pruned: tuple[str, ...]
+    groups: tuple[str, ...]
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """Label, dense and pruned columns: where a missing value is a problem."""
+        return ((self.label,) if self.label is not None else ()) + (self.dense, *self.pruned)
+
+    def problems(self) -> list[str]:
+        found = [f"column {quoted(c)} is given twice as a group" for c in _repeated(self.groups)]
+        if len(self.pruned) > MOST_MODELS:
+            found.append(
+                f"{len(self.pruned)} pruned models are given; at most {MOST_MODELS} fit into one audit"
+            )
+        return found + [
+            f"column {quoted(c)} is given twice among the label, the dense and the pruned answers; "
+            "an audit of a column against itself says nothing"
+            for c in _repeated(self.answered)
+        ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One column of labels or answers under its place in the frame: ``a0``, ``a1`` …"""
+
+    name: str  # the user's
+    place: str
+    holds: Holds
+    dtype: pl.DataType
+
+    @property
+    def value(self) -> pl.Expr:
+        return pl.col(self.place)
+
+
+@dataclass(frozen=True)
+class View:
+    """The named columns alone, under names of our own; missing values are null, scores are class ids."""
+
+    table: Table
+    columns: Columns
+    answers: tuple[Answer, ...]
+    groups: tuple[str, ...]  # places of the groups that exist: g0, g1 …
+    frame: pl.LazyFrame
+
+
+def view(table: Table, columns: Columns) -> View:
+    """Select the columns that exist and make their values comparable. Nothing is read yet but spellings."""
+    names = [name for name in columns.answered if name in table.columns]
+    dtypes = _spelled_types(table, names) if table.spelled else _stored_types(table, names)
+    answers = tuple(
+        Answer(name, f"a{i}", _holds(dtype), dtype)
+        for i, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
+    )
+    values = [_value(table, answer).alias(answer.place) for answer in answers]
+    places = [f"g{i}" for i, name in enumerate(columns.groups) if name in table.columns]
+    schema = table.frame.collect_schema()
+    for place in places:
+        name = columns.groups[int(place[1:])]
+        values.append(_without_nan(table.column(name), schema[name]).alias(place))
+    return View(table, columns, answers, tuple(places), table.frame.select(values))
+
+
+def schema_problems(seen: View) -> list[str]:
+    """What can be told without reading the rows: columns that are not there or hold the wrong things."""
+    problems = missing_columns(seen.table, (*seen.columns.answered, *seen.columns.groups))
+    schema = seen.frame.collect_schema()
+    for place in seen.groups:
+        if _holds(schema[place], as_group=True) == "unfit":
+            name = seen.columns.groups[int(place[1:])]
+            problems.append(f"group column {quoted(name)} holds {schema[place]}; a group is one value a row")
+    problems += [_wrong_type(seen, a) for a in seen.answers if not _fits(seen.columns, a)]
+    label = _label(seen)
+    unlike = [a for a in _fitting(seen) if label and (a.holds == "text") != (label.holds == "text")]
+    return problems + [
+        _unlike(seen, label, a) for a in unlike if label and pl.Null not in (a.dtype, label.dtype)
+    ]
+
+
+def value_problems(seen: View) -> list[str]:
+    """Every problem that lies in the values themselves. Reads the rows as often as it needs."""
+    fit, label = _fitting(seen), _label(seen)
+    problems = [p for a in fit for p in _missing_values(seen, a)]
+    if seen.columns.answers != "classes":
+        return problems + [p for a in fit for p in _out_of_range(seen, a)]
+    return problems + [p for a in fit if label and a is not label for p in _against(seen, label, a)]
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _fits(columns: Columns, answer: Answer) -> bool:
+    fitting: dict[Answers, tuple[Holds, ...]] = {
+        "classes": ("number", "text") if answer.name == columns.label else ("number", "text", "scores"),
+        "correct": ("number", "text"),
+        "score": ("number",),
+        "loss": ("number",),
+    }
+    return answer.holds in fitting[columns.answers] or answer.dtype == pl.Null
+
+
+def _fitting(seen: View) -> list[Answer]:
+    return [a for a in seen.answers if _fits(seen.columns, a)]
+
+
+def _label(seen: View) -> Answer | None:
+    return next((a for a in _fitting(seen) if a.name == seen.columns.label), None)
+
+
+def _holds(dtype: pl.DataType, *, as_group: bool = False) -> Holds:
+    if dtype.is_numeric() or dtype == pl.Boolean:
+        return "number"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return "text"
+    if as_group:
+        return "unfit" if dtype.is_nested() or dtype == pl.Object else "text"
+    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
+    return "scores" if isinstance(inner, pl.DataType) and inner.is_numeric() else "unfit"
+
+
+def _stored_types(table: Table, names: Sequence[str]) -> list[pl.DataType]:
+    schema = table.frame.collect_schema()
+    return [schema[name] for name in names]
+
+
+def _spelled_types(table: Table, names: Sequence[str]) -> list[pl.DataType]:
+    """A column of texts is one of numbers if every text in it reads as one, over the whole file."""
+    checks = [pl.all().null_count().name.prefix("n ")]  # reads every field: else too long rows go unseen
+    for i, name in enumerate(names):
+        text = _without_nan(table.column(name), pl.String())
+        for kind, dtype in (("i", pl.Int64), ("f", pl.Float64)):
+            unread = text.is_not_null() & text.cast(dtype, strict=False).is_null()
+            checks.append(unread.any().alias(f"{kind} {i}"))
+    found = table.frame.select(checks).collect(engine="streaming").row(0, named=True)
+
+    def dtype_of(i: int) -> pl.DataType:
+        return pl.Int64() if not found[f"i {i}"] else pl.Float64() if not found[f"f {i}"] else pl.String()
+
+    return [dtype_of(i) for i in range(len(names))]
+
+
+def _without_nan(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    if dtype.is_float():
+        return column.fill_nan(None)
+    return pl.when(column != "").then(column) if dtype == pl.String else column
+
+
+def _value(table: Table, answer: Answer) -> pl.Expr:
+    column = table.column(answer.name)
+    if table.spelled:
+        text = _without_nan(column, pl.String())
+        return text if answer.holds == "text" else _without_nan(text.cast(answer.dtype), answer.dtype)
+    if answer.holds == "number":
+        return column.cast(pl.UInt8) if answer.dtype == pl.Boolean else _without_nan(column, answer.dtype)
+    if answer.holds == "text":
+        return _without_nan(column.cast(pl.String), pl.String())
+    return _highest(column, answer.dtype) if answer.holds == "scores" else column
+
+
+def _highest(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """The place of the highest score; null where a score is missing."""
+    scores = (column.arr.to_list() if isinstance(dtype, pl.Array) else column).cast(pl.List(pl.Float64))
+    absent = scores.list.eval(pl.element().is_null() | pl.element().is_nan()).list.any()
+    return pl.when(~absent).then(scores.list.arg_max().cast(pl.Int64))
+
+
+def _examples(seen: View, answer: Answer, *, where: pl.Expr | None = None) -> str:
+    chosen = seen.frame.filter(answer.value.is_not_null() if where is None else where)
+    values = chosen.select(answer.value).head(1000).collect(engine="streaming").to_series()
+    return listed(values.unique(maintain_order=True).head(3).to_list()) or "nothing"
+
+
+def _wrong_type(seen: View, answer: Answer) -> str:
+    needed = {
+        "classes": "class ids are numbers or text, or one list of scores a row",
+        "correct": "known correctness is true or false, or 1 or 0",
+        "score": "scores are numbers from 0 to 1",
+        "loss": "losses are numbers",
+    }[seen.columns.answers]
+    if answer.holds == "text":
+        reads = answer.value.cast(pl.Float64, strict=False)
+        return (
+            f"column {quoted(answer.name)} holds text, for example "
+            f"{_examples(seen, answer, where=answer.value.is_not_null() & reads.is_null())}; {needed}"
+        )
+    return f"column {quoted(answer.name)} holds {answer.dtype}; {needed}"
+
+
+def _rows(seen: View, where: pl.Expr) -> tuple[int, str]:
+    """How many rows, and the numbers of the first of them."""
+    rows = seen.frame.select(where.fill_null(False).alias("bad")).with_row_index("row", offset=1)
+    numbers = rows.filter(pl.col("bad")).select("row").collect(engine="streaming").to_series().sort()
+    first = ", ".join(f"{n:,}" for n in numbers.head(ROWS_SHOWN))
+    return len(numbers), f"row {first}" if len(numbers) == 1 else f"rows {first}"
+
+
+def _missing_values(seen: View, answer: Answer) -> list[str]:
+    count, rows = _rows(seen, answer.value.is_null())
+    if not count:
+        return []
+    many = f"{count:,} missing values" if count > 1 else "a missing value"
+    first = "first in" if count > ROWS_SHOWN else "in"
+    return [
+        f"column {quoted(answer.name)} has {many} (NaN, null or empty), {first} {rows} "
+        "(counted from 1 below the header): fill them in, or leave these rows out of the file"
+    ]
+
+
+def _out_of_range(seen: View, answer: Answer) -> list[str]:
+    value = answer.value
+    if seen.columns.answers == "correct":
+        known = (value == 0) | (value == 1) if answer.holds == "number" else _is_word(value)
+        wrong, rule = ~known, "known correctness is true or false, or 1 or 0"
+    elif seen.columns.answers == "score":
+        wrong, rule = ~value.is_between(0, 1), "scores lie between 0 and 1; for other scales audit losses"
+    else:
+        wrong, rule = value.cast(pl.Float64).is_infinite(), "losses must be finite"
+    count, rows = _rows(seen, wrong)
+    if not count:
+        return []
+    return [
+        f"column {quoted(answer.name)} holds {_examples(seen, answer, where=wrong)} ({count:,} such values, "
+        f"first in {rows}): {rule}"
+    ]
+
+
+def _is_word(value: pl.Expr) -> pl.Expr:
+    return value.str.to_lowercase().is_in(["true", "false"])
+
+
+def _against(seen: View, label: Answer, answer: Answer) -> list[str]:
+    """What keeps the answers of one model from being compared with the labels."""
+    if pl.Null in (label.dtype, answer.dtype) or (label.holds == "text") != (answer.holds == "text"):
+        return []
+    if answer.holds == "scores":
+        return _scores_against(seen, label, answer)
+    broken = answer.value != answer.value.floor() if answer.dtype.is_float() else pl.lit(False)
+    if _rows(seen, broken)[0] and not _rows(seen, label.value != label.value.floor())[0]:
+        return [
+            f"column {quoted(answer.name)} holds fractions, for example "
+            f"{_examples(seen, answer, where=broken)}, where column {quoted(label.name)} holds whole "
+            "class ids: turn probabilities into class ids"
+        ]
+    return _share_nothing(seen, label, answer)
+
+
+def _unlike(seen: View, label: Answer, answer: Answer) -> str:
+    def described(a: Answer) -> str:
+        if a.holds == "scores":
+            return f"column {quoted(a.name)} lists of scores, which stand for the classes 0, 1, 2 …"
+        unread = a.value.is_not_null() & a.value.cast(pl.Float64, strict=False).is_null()
+        where = unread if a.holds == "text" and _rows(seen, unread)[0] else None
+        word = "text" if a.holds == "text" else "numbers"
+        return f"column {quoted(a.name)} holds {word}, for example {_examples(seen, a, where=where)}"
+
+    return f"{described(label)}; {described(answer)}: class ids must be all numbers or all text"
+
+
+def _scores_against(seen: View, label: Answer, answer: Answer) -> list[str]:
+    column = seen.table.column(answer.name)
+    lengths = column.arr.to_list().list.len() if isinstance(answer.dtype, pl.Array) else column.list.len()
+    short, long = seen.table.frame.select(lengths.min().alias("s"), lengths.max().alias("l")).collect().row(0)
+    if long is None or short != long:
+        return [f"column {quoted(answer.name)} holds lists of {short} to {long} scores; each needs as many"]
+    if long < 2:
+        return [
+            f"column {quoted(answer.name)} holds one score a row; give class ids, or a score for each class"
+        ]
+    ends = seen.frame.select(label.value.min().alias("low"), label.value.max().alias("high")).collect().row(0)
+    if None in ends or (ends[0] >= 0 and ends[1] < long):
+        return []
+    return [
+        f"the labels in column {quoted(label.name)} run from {ends[0]} to {ends[1]}, but the {long} scores "
+        f"a row in column {quoted(answer.name)} stand for the classes 0 to {long - 1}"
+    ]
+
+
+def _share_nothing(seen: View, label: Answer, answer: Answer) -> list[str]:
+    labels, answers = (
+        seen.frame.select(a.value.unique()).collect(engine="streaming").to_series().drop_nulls().to_list()
+        for a in (label, answer)
+    )
+    if not labels or not answers or set(labels) & set(answers):
+        return []
+    return [
+        f"no label in column {quoted(label.name)} ({listed(sorted(labels), 3)}) occurs among the predictions "
+        f"in column {quoted(answer.name)} ({listed(sorted(answers), 3)}): are the classes named alike?"
+    ]

@@ -1,0 +1,365 @@
+"""The HTML page in a real Chromium: it renders, sorts, filters, asks nobody, and names stay text."""
+
+import csv
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+from evenprune import report
+from tests import audit_documents
+
+MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
+TWO_MEGABYTES = 2_000_000
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+def browser_or_reason() -> str:
+    """What `make test` found: a path, or why there is none; without make, a Chromium on the PATH."""
+    found = pathlib.Path(__file__).parents[1] / ".venv" / "browser.txt"
+    said = found.read_text().strip() if found.exists() else ""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    if os.path.isfile(said):
+        return said
+    return next(filter(None, map(shutil.which, names)), None) or said or "no Chromium on the PATH"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = browser_or_reason()
+    if not os.path.isfile(found):
+        pytest.skip(f"no browser for the page tests: {found}")
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=found, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a document as a page; at the end, no error was logged and nothing but the file was asked for."""
+    pages, requests, troubles = [], [], []
+
+    def opened(document, *, wait_for=None, **options):
+        path = tmp_path / "audit.html"
+        report.write(document, path)
+        page = browser.new_page(**options)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.goto(path.as_uri())
+        wanted = len(document["groups"]) if wait_for is None else wait_for
+        page.wait_for_function(f"document.querySelectorAll('#table tbody tr').length === {wanted}")
+        pages.append((page, path.as_uri()))
+        return page
+
+    yield opened
+    assert troubles == []
+    allowed = {address for _, address in pages}
+    assert [url for url in requests if url not in allowed and not url.startswith("data:")] == []
+    for page, _ in pages:
+        page.close()
+
+
+def column(page, number: int) -> list[str]:
+    return page.locator(f"#table tbody tr > :nth-child({number})").all_inner_texts()
+
+
+def numbers(texts: list[str]) -> list[float]:
+    return [float(text.replace("−", "-").replace(",", "").replace("%", "")) for text in texts if text != "–"]
+
+
+def head(page, label: str):
+    return page.locator("#table thead th", has=page.get_by_role("button", name=label, exact=True))
+
+
+# --- without a browser ---
+
+
+@pytest.mark.parametrize("models", [1, 6])
+def test_a_thousand_groups_stay_under_two_megabytes(models):
+    names = {f"model {i}": "fail" for i in range(models)}
+    page = report.to_html(audit_documents.side_by_side(1000, models=names))
+    assert len(page.encode()) < TWO_MEGABYTES
+
+
+def test_long_names_do_not_blow_the_page_up():
+    page = report.to_html(audit_documents.document(named=[f"{i} {'x' * 50_000}" for i in range(1000)]))
+    assert len(page.encode()) < TWO_MEGABYTES
+
+
+def test_the_page_refers_to_nothing_outside():
+    page = report.to_html(audit_documents.document(2))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy[1]
+    addresses = set(re.findall(r"""(?:https?:)?//[a-z][^\s"'<>]*""", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # the name of a language, not a place
+
+
+def test_names_cannot_leave_the_data():
+    page = report.to_html(audit_documents.document(named=list(audit_documents.HOSTILE_NAMES)))
+    assert page.count("<script") == 3  # theme, data, program
+    assert page.count("</script>") == 3
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert not set("<>&\u2028\u2029") & set(data)
+    page.encode("utf-8")
+
+
+# --- in a browser ---
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("verdict", ["pass", "fail", "inconclusive"])
+def test_it_renders_every_verdict(show, verdict):
+    document = audit_documents.document(12, verdict=verdict)
+    page = show(document)
+    said = f"{page.inner_text('#badge').title()}: {page.inner_text('#sentence')}".replace("\u00a0", " ")
+    assert said.lower() == report.verdict_sentence(document).lower()
+    assert page.locator("#badge svg").count() == 1
+    assert page.locator("#cards section").count() == 4
+    assert page.locator("#forest .row").count() == 12
+    assert page.locator("#forest .tolerance, #forest .band, #forest .zero").count() == 3
+    assert page.locator("#scatter .point").count() == 12
+    assert "they form the group (missing)" in page.inner_text("#notes")
+
+
+@pytest.mark.browser
+def test_the_forest_plot_is_drawn_to_scale(show):
+    """Positions of the marks, read from the screen, are a straight line in the estimates."""
+    document = audit_documents.document(12)
+    page = show(document)
+    drawn = page.evaluate(
+        """() => [...document.querySelectorAll('#forest .row')].map((row) => {
+          const box = (kind) => row.querySelector(kind).getBoundingClientRect();
+          const bar = box('.thick'), dot = box('.dot');
+          return [row.shownRow.excess, dot.left + dot.width / 2, row.shownRow.testUpper, bar.right];
+        })"""
+    )
+    (first, x_first, *_), (last, x_last, *_) = drawn[0], drawn[-1]
+    for excess, x, upper, right in drawn:
+        assert x == pytest.approx(x_last + (excess - last) / (first - last) * (x_first - x_last), abs=0.7)
+        assert right == pytest.approx(x_last + (upper - last) / (first - last) * (x_first - x_last), abs=0.7)
+
+
+@pytest.mark.browser
+def test_it_sorts_on_every_column_and_says_so(show):
+    page = show(audit_documents.document(24, verdict="inconclusive"))
+    assert head(page, "Excess").get_attribute("aria-sort") == "descending"
+    labels = [
+        "Samples",
+        "Dense",
+        "Pruned",
+        "Gap",
+        "Excess",
+        "Lower",
+        "Upper",
+        "Broke",
+        "Fixed",
+        "Disagree",
+        "Needed",
+    ]
+    for number, label in enumerate(labels, 3):
+        button = head(page, label).get_by_role("button")
+        ways = set()
+        for _ in range(2):
+            button.press("Enter")
+            way = head(page, label).get_attribute("aria-sort")
+            ways.add(way)
+            values = numbers(column(page, number))
+            assert values == sorted(values, reverse=way == "descending")
+            absent = [text == "–" for text in column(page, number)]
+            assert absent == sorted(absent)  # absent values come last either way
+        assert ways == {"ascending", "descending"}
+    assert page.locator("#table th[aria-sort=none]").count() == 12
+
+
+@pytest.mark.browser
+def test_it_sorts_by_name_and_by_status(show):
+    document = audit_documents.document(12)
+    page = show(document)
+    head(page, "Group").get_by_role("button").click()
+    assert column(page, 1) == sorted(group["group"] for group in document["groups"])
+    head(page, "Status").get_by_role("button").click()
+    assert column(page, 2)[0].startswith("beyond")
+
+
+@pytest.mark.browser
+def test_it_filters_by_text_and_status(show):
+    document = audit_documents.document(48, verdict="fail")
+    page = show(document)
+    page.fill("#filter", "BLACK × fem")
+    wanted = {group["group"] for group in document["groups"] if group["group"].startswith("Black × Female")}
+    assert set(column(page, 1)) == wanted
+    assert page.inner_text("#count") == f"{len(wanted)} of 48 groups"
+    page.fill("#filter", "")
+    page.select_option("#status", "beyond")
+    assert set(column(page, 1)) == set(document["violations"])
+    page.select_option("#status", "fell")
+    assert set(column(page, 1)) == set(document["fell"])
+    page.fill("#filter", "no such group")
+    assert page.inner_text("#count") == "0 of 48 groups"
+
+
+@pytest.mark.browser
+def test_hostile_names_stay_text(show):
+    names = list(audit_documents.HOSTILE_NAMES)
+    document = audit_documents.document(named=names) | {
+        "model": names[0],
+        "attributes": names[:2],
+        "notes": names,
+    }
+    page = show(document)
+    assert page.title() == "Fail · evenprune audit"
+    shown = page.locator("#table tbody th").all_text_contents()
+    assert {names[0], names[1], names[2], names[4], names[5], names[6], names[8]} <= set(shown)
+    assert page.locator("main img, main script, main b b").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_the_csv_has_every_row_and_no_formula(show, tmp_path):
+    names = ["=cmd()", "+1", "-1", "@x", 'say "hi", twice', "plain"]
+    page = show(audit_documents.document(named=names))
+    with page.expect_download() as download:
+        page.click("#csv")
+    download.value.save_as(tmp_path / "groups.csv")
+    with open(tmp_path / "groups.csv", encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["group"] for row in rows} == {"'=cmd()", "'+1", "'-1", "'@x", 'say "hi", twice', "plain"}
+    assert all(float(row["lower"]) <= float(row["excess_gap"]) <= float(row["upper"]) for row in rows)
+
+
+@pytest.mark.browser
+def test_two_groups_need_no_controls(show):
+    page = show(audit_documents.document(2, verdict="pass"))
+    assert page.locator("#forest-tools").is_hidden()
+    assert page.locator("#models").is_hidden()
+    assert page.locator("#forest .row").count() == 2
+
+
+@pytest.mark.browser
+def test_a_thousand_groups_are_usable(show):
+    page = show(audit_documents.document(1000))
+    assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    assert page.locator("#forest .row").count() == 25
+    worst = page.locator("#forest .row .who").first.inner_text()
+    assert worst == column(page, 1)[0]
+    page.select_option("#many", "all")
+    assert page.locator("#forest .row").count() == 1000
+    assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    page.fill("#filter", "region 08")
+    assert page.inner_text("#count") == "40 of 1,000 groups"
+
+
+@pytest.mark.browser
+def test_colours_follow_the_reader_and_the_button(show):
+    def page_colour(page):
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    document = audit_documents.document(2, verdict="pass")
+    light, dark = show(document, color_scheme="light"), show(document, color_scheme="dark")
+    assert page_colour(light) != page_colour(dark)
+    light.click("#theme")
+    assert page_colour(light) == page_colour(dark)
+    assert light.inner_text("#theme") == "Light"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_their_background(show, scheme):
+    """Contrast of 4.5 or more (WCAG AA) for all words of the verdict and the table."""
+    page = show(audit_documents.document(12), color_scheme=scheme)
+    ratios = page.evaluate(
+        """() => {
+          const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+          const light = (colour) => {
+            const [r, g, b] = colour.match(/[\\d.]+/g).map((v) => linear(v / 255));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const clear = /, 0\\)|transparent/;
+          const ground = (e) => {
+            const colour = getComputedStyle(e).backgroundColor;
+            return clear.test(colour) ? ground(e.parentElement) : colour;
+          };
+          const words = '#badge, #sentence, #facts, .lead, #table td, #table th, .legend li, .tag';
+          return [...document.querySelectorAll(words)].map((e) => {
+            const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
+            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+          });
+        }"""
+    )
+    assert min(ratios) >= 4.5
+
+
+@pytest.mark.browser
+def test_several_models_are_compared_and_chosen(show):
+    document = audit_documents.side_by_side(12, models=MODELS)
+    page = show(document)
+    assert page.locator("#model-table tbody tr").count() == 3
+    assert page.locator("#pair-table tbody tr").count() == 3
+    assert page.locator("#tabs [aria-selected=true]").inner_text() == "nft"
+    page.locator("#tabs [aria-selected=true]").press("ArrowLeft")
+    assert page.locator("#tabs [aria-selected=true]").inner_text() == "ceag"
+    assert page.inner_text("#model-verdict").startswith("Pass: With 95")
+    assert page.inner_text("#badge").lower() == "fail"  # the top speaks of the worst
+    worst = max(document["models"]["ceag"]["groups"], key=lambda group: group["excess_gap"])
+    assert column(page, 1)[0] == worst["group"]
+
+
+@pytest.mark.browser
+def test_a_loss_is_shown_in_its_own_unit_and_names_the_bootstrap(show):
+    page = show(audit_documents.document(12, verdict="inconclusive", measure="loss"))
+    page.click("summary")
+    said = page.inner_text("body")
+    assert "The limits come from a paired bootstrap" in said
+    assert "Tango" not in said
+    assert "points" not in page.inner_text("#cards")
+
+
+@pytest.mark.browser
+def test_missing_limits_and_tiny_groups_are_drawn(show):
+    document = audit_documents.document(12, verdict="inconclusive")
+    document["groups"][3] |= dict.fromkeys(("lower", "upper", "test_lower", "test_upper"), None)
+    document["groups"][3] |= {"tiny": True, "samples": 4}
+    page = show(document)
+    assert "too small" in " ".join(column(page, 2))
+    assert page.locator("#forest .row svg.tiny").count() == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [320, 390, 800])
+def test_a_narrow_window_scrolls_only_down(show, width):
+    names = [*audit_documents.HOSTILE_NAMES, "plain"]
+    page = show(audit_documents.document(named=names), viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+def test_a_tooltip_tells_the_numbers(show):
+    page = show(audit_documents.document(12))
+    page.locator("#forest .row").first.hover()
+    assert "Others × Female" in page.inner_text("#tip")
+    assert "1,361 samples" in page.inner_text("#tip")
+
+
+@pytest.mark.browser
+def test_it_prints_all_rows_in_light_colours(show):
+    page = show(audit_documents.document(48), color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.locator(".tools").first.is_hidden()
+    assert page.evaluate("getComputedStyle(document.querySelector('#box')).maxHeight") == "none"
+    assert page.pdf().startswith(b"%PDF")

@@ -1,0 +1,141 @@
+"""Audit documents as text, Markdown and JSON, and the choice of format by suffix."""
+
+import copy
+import html
+import json
+import os
+import re
+
+import pytest
+
+from evenprune import report
+from tests import audit_documents
+
+MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
+DOCUMENTS = {
+    "two": audit_documents.document(2, verdict="pass"),
+    "twelve": audit_documents.document(12, verdict="fail"),
+    "thousand": audit_documents.document(1000, verdict="fail"),
+    "loss": audit_documents.document(12, verdict="inconclusive", measure="loss"),
+    "score": audit_documents.document(12, verdict="fail", measure="score"),
+    "hostile": audit_documents.document(named=list(audit_documents.HOSTILE_NAMES)),
+    "models": audit_documents.side_by_side(12, models=MODELS),
+    "many models": audit_documents.side_by_side(6, models={f"a model of name {i}": "fail" for i in range(9)}),
+}
+
+
+@pytest.fixture(params=DOCUMENTS)
+def document(request):
+    return copy.deepcopy(DOCUMENTS[request.param])
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_text_fits_a_terminal_and_begins_with_the_verdict(document):
+    text = report.to_text(document)
+    assert flat(text).startswith(flat(report.verdict_sentence(document)))
+    assert max(map(len, text.splitlines())) <= 112  # isolates around right-to-left names take no room
+    text.encode("utf-8")
+    assert "\x1b" not in text
+
+
+def test_text_lists_the_worst_groups_first():
+    document = DOCUMENTS["twelve"]
+    text = report.to_text(document)
+    ranked = sorted(document["groups"], key=lambda group: -group["excess_gap"])
+    table = text[text.index("\ngroup ") :]
+    places = [table.index(f"\n{group['group']} ") for group in ranked]
+    assert places == sorted(places)
+    assert "within, fell" in text or "beyond, fell" in text
+
+
+def test_text_of_many_groups_shows_twenty_and_every_violation():
+    document = copy.deepcopy(DOCUMENTS["thousand"])
+    assert "… and 980 more groups" in report.to_text(document)
+    best = min(document["groups"], key=lambda group: group["excess_gap"])
+    best |= {"violates": True, "group": "the forgotten"}
+    text = report.to_text(document)
+    assert "the forgotten" in text
+    assert "… and 979 more groups" in text
+
+
+def test_long_names_stay_apart_in_text():
+    names = [f"{'the same long beginning ' * 4}{i}" for i in range(12)]
+    text = report.to_text(audit_documents.document(named=names))
+    rows = re.findall(r"^the same.*?…(.*?)  ", text, re.MULTILINE)
+    assert len(set(rows)) == 12
+
+
+def test_text_of_losses_has_no_points():
+    assert "points" not in report.to_text(DOCUMENTS["loss"])
+    assert "points" in report.to_text(DOCUMENTS["score"])
+
+
+def test_text_of_several_models_compares_them():
+    text = flat(report.to_text(DOCUMENTS["models"]))
+    for name in MODELS:
+        assert f" {name} {MODELS[name]} " in text
+    assert "“ceag” minus “nft”: accuracy" in text
+    assert "provably better for “Others × Female”, worse for no group" in text
+    assert re.search(r"Others × Female 1,361 13\.3! 1\.3", text)
+
+
+def test_markdown_tables_have_equal_cells_in_every_row(document):
+    markdown = report.to_markdown(document)
+    for block in markdown.split("\n\n"):
+        if block.startswith("|"):
+            widths = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in block.splitlines()}
+            assert len(widths) == 1
+
+
+def test_markdown_cannot_become_markup():
+    markdown = report.to_markdown(DOCUMENTS["hostile"])
+    assert "<" not in markdown
+    assert "pipe \\| back\\\\slash \\`tick\\` \\*star\\* \\[link\\](https&#58;//example.org)" in markdown
+    assert html.unescape("&lt;script&gt;") in html.unescape(markdown)
+
+
+def test_json_holds_the_whole_document(document):
+    assert json.loads(report.to_json(document)) == json.loads(json.dumps(document))
+
+
+def test_json_has_no_number_that_json_does_not_know():
+    document = copy.deepcopy(DOCUMENTS["two"])
+    document["groups"][0]["upper"] = float("inf")
+    document["groups"][1]["lower"] = float("nan")
+    loaded = json.loads(report.to_json(document), parse_constant=pytest.fail)
+    assert loaded["groups"][0]["upper"] is None
+    assert loaded["groups"][1]["lower"] is None
+
+
+@pytest.mark.parametrize("absent", [None, float("nan")])
+def test_absent_limits_are_shown_as_such(absent):
+    document = copy.deepcopy(DOCUMENTS["twelve"])
+    document["groups"][1] |= {"lower": absent, "upper": absent, "samples_needed": None}
+    assert "– to –" in report.to_text(document)
+    assert "– to –" in report.to_markdown(document)
+    assert "NaN" not in report.to_html(document).split('id="data">')[1].split("</script>")[0]
+
+
+@pytest.mark.parametrize("suffix", [".html", ".json", ".md", ".txt", ".HTML"])
+def test_write_goes_by_the_suffix(document, suffix, tmp_path):
+    path = tmp_path / f"audit{suffix}"
+    report.write(document, path)
+    beginnings = {
+        ".html": "<!doctype html>",
+        ".json": "{",
+        ".md": "## Audit",
+        ".txt": document["verdict"].title(),
+    }
+    assert path.read_text(encoding="utf-8").startswith(beginnings[suffix.lower()])
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_an_unknown_suffix_lists_those_that_are_known(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"audit\.pdf: the name must end in one of \.html, \.json, \.md, \.txt, \.svg"
+    ):
+        report.write(DOCUMENTS["two"], tmp_path / "audit.pdf")
+    assert os.listdir(tmp_path) == []
