@@ -10,14 +10,14 @@ PACKAGE = Path(__file__).parent.parent / "src" / "evenprune"
 # A module imports from lower layers, or from modules to its left on its own line.
 LAYERS = [
     "tally atomic wording",
-    "groups limits bootstrap evidence correctness verdict comparison intake audit",  # the audit: numpy alone
-    "page pictures report comparison_page",  # documents to text, pages and pictures
+    "groups limits bootstrap evidence correctness verdict paired intake audit",  # the audit: numpy alone
+    "embedding page pictures comparison_wording comparison_page comparison_text report",  # what people read
     "formats columns tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
     "recipe augment wide_layers widening fleet checkpoint predict trackers loop history resume training",
     "models data",
-    "experiment pruning",
+    "experiment samples result pruning built_in model_file",
     "audit_command prune_command cli __main__",
 ]
 ORDER = {name: (layer, place) for layer, line in enumerate(LAYERS) for place, name in enumerate(line.split())}

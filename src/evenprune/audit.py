@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune import comparison, evidence, limits, verdict
+from evenprune import evidence, limits, paired, verdict
 from evenprune.evidence import Demand, Evidence
 from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key
 from evenprune.intake import Answers, read
@@ -98,7 +98,7 @@ def audit_tally(data: Tally | Scores, options: Options) -> Audit:
     worst = max(audits.values(), key=lambda a: (verdict.STRICTNESS[a.verdict], a.max_excess_gap.estimate))
     if len(audits) == 1:
         return worst
-    return replace(worst, models=audits, comparisons=tuple(comparison.compare(data, grouping, demand)))
+    return replace(worst, models=audits, comparisons=tuple(paired.compare(data, grouping, demand)))
 
 
 def _drop_missing(data: Tally | Scores) -> tuple[Tally | Scores, int]:
@@ -170,7 +170,7 @@ def _group_problems(data: Tally | Scores, options: Options) -> list[str]:
 
 def _evidence(data: Tally | Scores, model: int, grouping: Grouping, demand: Demand) -> Evidence:
     if isinstance(data, Tally):
-        return evidence.from_counts(comparison.paired_counts(data, 0, model + 1), grouping, demand)
+        return evidence.from_counts(paired.paired_counts(data, 0, model + 1), grouping, demand)
     sign = -1.0 if data.measure == "loss" else 1.0
     scores = evidence.PairedScores(sign * data.dense, sign * data.pruned[model], data.cell)
     return evidence.from_scores(scores, grouping, demand)

@@ -28,7 +28,9 @@ def to_array(values: Any) -> NDArray[Any]:
         if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
             values = values.float()
     if isinstance(values, np.ma.MaskedArray):
-        values = np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
+        hidden = np.ma.getmaskarray(values)
+        values = values.data.astype(object)
+        values[hidden] = None
     try:
         array = np.asarray(values)
     except ValueError:  # rows of unequal length

@@ -1,0 +1,217 @@
+"""GapConstraint: the constraint step as one object for a training loop of your own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evenprune import constraint
+from evenprune.constraint import Method, Plan
+from evenprune.reference import DenseReference
+
+
+class GapConstraint(nn.Module):
+    """Cross-entropy, weighed so that no group loses more than the method allows.
+
+        constraint = GapConstraint(reference, methods.ceag(tolerance=0.01)).to(device)
+        loss = constraint(model(images), labels, groups)
+
+    Set `constraint.active = False` while the network is still being pruned: the loss is then the plain mean
+    and nothing is remembered. The same holds in evaluation mode (`.eval()`). In training mode every call
+    pushes outcomes and moves the multipliers.
+
+    Gradient accumulation: each micro-batch is one call. Over m micro-batches, divide the loss by m as usual,
+    and the method's dual_lr too (the multipliers move at every call, so m small steps make one):
+
+        constraint = GapConstraint(reference, methods.ceag(tolerance=0.01, dual_lr=0.002 / m))
+        for micro_batch in ...: (constraint(model(x), y, g) / m).backward()
+
+    Rows that name a group absent from the micro-batch are left out of its loss, so shuffle before you split.
+
+    Checks: shapes, dtypes and devices at every call. Values (labels outside the classes, ids outside the
+    groups) at every call on the CPU; elsewhere reading them would wait for the device, so only the first call
+    does, and none inside torch.compile or a CUDA graph: call `validate` once on your whole data set.
+    """
+
+    def __init__(self, reference: DenseReference, method: Method, *, samples: int | None = None) -> None:
+        super().__init__()
+        self.reference, self.method, self.active = reference, method, True
+        self.samples = int(reference.all_samples) if samples is None else samples
+        self.plan = Plan.of([method], reference, samples=self.samples)
+        self._values_checked = False
+        self._state_names: tuple[str, ...] = ()
+        self._set_state(constraint.init(self.plan))
+        for sentence in _shortened(constraint.slow_rings([method], reference)):
+            warnings.warn(sentence, stacklevel=2)
+
+    def forward(self, logits: Tensor, labels: Tensor, groups: Tensor, index: Tensor | None = None) -> Tensor:
+        """logits [batch, classes], labels, groups (and index) [batch] -> the loss to minimise."""
+        given = {"logits": logits, "labels": labels, "groups": groups, "index": index}
+        _raise(_form_problems(given, dimensions=2, device=self.plan.device))
+        self._check_values(labels, groups, logits.shape[1], index)
+        losses = functional.cross_entropy(logits.to(_wide(logits.dtype)), labels, reduction="none")  # [batch]
+        weights = self._weigh(losses, logits.argmax(1) == labels, groups, index)
+        return (weights * losses).sum()
+
+    def weights(self, losses: Tensor, correct: Tensor, groups: Tensor, index: Tensor | None = None) -> Tensor:
+        """For a loss of your own: [batch] weights, float32 or float64; minimise (weights * losses).sum()."""
+        given = {"losses": losses, "correct": correct, "groups": groups, "index": index}
+        _raise(_form_problems(given, dimensions=1, device=self.plan.device))
+        self._check_values(None, groups, None, index)
+        return self._weigh(losses, correct, groups, index)
+
+    @torch.no_grad()
+    def _weigh(self, losses: Tensor, correct: Tensor, groups: Tensor, index: Tensor | None) -> Tensor:
+        if not (self.active and self.training):
+            return torch.full_like(losses, 1 / len(losses), dtype=_wide(losses.dtype))
+        if losses.dtype == torch.float64 and self.plan.dtype != torch.float64:
+            self._become_double()
+        return constraint.step_(
+            self.plan,
+            self._state(),
+            losses.unsqueeze(0),
+            correct.unsqueeze(0),
+            groups.unsqueeze(0),
+            index=None if index is None else index.unsqueeze(0),
+            active=torch.ones((), dtype=torch.bool, device=losses.device),
+        ).squeeze(0)
+
+    @property
+    def multipliers(self) -> Tensor:
+        """[rows]: for most methods one per group. A copy: it does not change with later steps."""
+        return constraint.multipliers(self.plan, self._state())[0].clone()
+
+    @property
+    def excess_gaps(self) -> Tensor:
+        """[groups]: the current estimate of ψ_g, in units of the method's measure; 0 while unknown."""
+        return self._state()["psi"][0].clone()
+
+    @property
+    def counted(self) -> Tensor:
+        """[groups] bool: which groups are known well enough to have an estimate (their ring is full)."""
+        return self._state()["counted"][0].clone()
+
+    @property
+    def negative_weights(self) -> Tensor:
+        """How many sample weights have come out negative so far (before clipping)."""
+        return self._state()["negative_weights"][0].clone()
+
+    def validate(self, labels: Tensor, groups: Tensor, classes: int) -> None:
+        """Check the values of a whole data set (waits for the device). Raises with all that is wrong."""
+        _raise(value_problems(labels, groups, classes=classes, names=self.reference.names))
+        self._values_checked = True
+
+    def _check_values(
+        self, labels: Tensor | None, groups: Tensor, classes: int | None, index: Tensor | None
+    ) -> None:
+        if torch.compiler.is_compiling() or (groups.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        if self._values_checked and groups.device.type != "cpu":
+            return
+        problems = value_problems(labels, groups, classes=classes, names=self.reference.names)
+        if (
+            index is not None
+            and index.numel()
+            and not (0 <= int(index.min()) <= int(index.max()) < self.samples)
+        ):
+            problems.append(
+                f"index reaches from {int(index.min())} to {int(index.max())}, outside 0…{self.samples - 1}"
+            )
+        if index is None and self.method.estimator == "table":
+            problems.append("the table estimator needs index, the id of each sample in the training set")
+        _raise(problems)
+        self._values_checked = True
+
+    def _state(self) -> constraint.State:
+        return {name: self.get_buffer(f"state_{name}") for name in self._state_names}
+
+    def _set_state(self, state: constraint.State) -> None:
+        self._state_names = tuple(state)
+        for name, value in state.items():
+            self.register_buffer(f"state_{name}", value)
+
+    def _become_double(self) -> None:
+        """Float64 losses: keep multipliers and estimates in float64 as well, without losing what is known."""
+        old, device = self._state(), self.plan.device
+        self.plan = Plan.of([self.method], self.reference, samples=self.samples, dtype=torch.float64).to(
+            device
+        )
+        new = constraint.init(self.plan)
+        self._set_state({name: old[name].to(value.dtype) for name, value in new.items()})
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the model to another device, but not to half precision: multipliers move in tiny steps."""
+        before = self._state()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():
+            moved = self.get_buffer(f"state_{name}")
+            if moved.dtype != old.dtype:
+                self.register_buffer(f"state_{name}", old.to(moved.device))
+        self.plan = self.plan.to(self.get_buffer("state_psi").device)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if state_dict.get(f"{prefix}state_psi", self.get_buffer("state_psi")).dtype == torch.float64:
+            self._become_double()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def value_problems(
+    labels: Tensor | None, groups: Tensor, *, classes: int | None, names: Sequence[str]
+) -> list[str]:
+    """What is wrong with the values of labels and group ids, in words. Waits for the device."""
+    problems = []
+    if labels is not None and classes is not None:
+        wrong = (labels < 0) | (labels >= classes)
+        problems += _outside("labels", labels, wrong, f"the {classes} classes (0…{classes - 1})")
+    wrong = (groups < -1) | (groups >= len(names))
+    return problems + _outside(
+        "group ids", groups, wrong, f"the {len(names)} groups (-1 for missing, 0…{len(names) - 1})"
+    )
+
+
+def _outside(what: str, values: Tensor, wrong: Tensor, allowed: str) -> list[str]:
+    number = int(wrong.sum())
+    if not number:
+        return []
+    place = int(wrong.flatten().nonzero()[0])
+    first = int(values.flatten()[place])
+    return [f"{number} {what} lie outside {allowed}; the first is {first} at sample {place}"]
+
+
+def _form_problems(given: Mapping[str, Tensor | None], *, dimensions: int, device: torch.device) -> list[str]:
+    """Shapes, dtypes and devices of a call; the first tensor sets the batch size, on `dimensions` axes."""
+    tensors = {name: value for name, value in given.items() if value is not None}
+    first, scores = next(iter(tensors.items()))
+    if scores.ndim != dimensions or not scores.is_floating_point() or not scores.numel():
+        form = "[batch, classes]" if dimensions == 2 else "[batch]"
+        return [f"{first} are {scores.dtype} of shape {tuple(scores.shape)}, expected floats {form}"]
+    problems = []
+    for name, value in tensors.items():
+        if value.device != device:
+            problems.append(f"{name} on {value.device}, the constraint on {device}: call constraint.to(...)")
+        if value.shape[:1] != scores.shape[:1] or (name != first and value.ndim != 1):
+            problems.append(f"{name} has shape {tuple(value.shape)}, expected {tuple(scores.shape[:1])}")
+        if name in ("labels", "groups", "index") and value.dtype != torch.int64:
+            problems.append(f"{name} is {value.dtype}, expected torch.int64")
+    return problems
+
+
+def _shortened(sentences: Sequence[str], most: int = 5) -> list[str]:
+    """The first few, and how many more."""
+    more = [f"{len(sentences) - most} more groups have fewer training samples than k."]
+    return [*sentences[:most], *(more if len(sentences) > most else [])]
+
+
+def _raise(problems: Sequence[str]) -> None:
+    if problems:
+        raise ValueError("GapConstraint: " + "; ".join(problems) + ".")

@@ -1,0 +1,118 @@
+"""Every method by name: a few lines each, returning one `Method` value. All arguments are keyword-only.
+
+Tolerances are fractions (0.01 is one point of accuracy; for `celg` a difference of losses). `dual_lr` is the
+step of the multipliers per batch. The default of 0.002 is the paper's most common choice (its tasks take
+0.00001 to 0.003, with 10,000 to 20,000 steps). With far fewer steps take a larger one: a violation v raises a
+multiplier by about dual_lr · v · steps, and it should be able to reach 0.1 to 1.
+
+`Options` lists what else can be changed: `ceag(tolerance=0.01, estimator="table", negative="keep")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypedDict, Unpack
+
+from evenprune.plan import Method
+
+DUAL_LR = 0.002
+EL_DUAL_LR = 1e-5  # |violation| only ever raises a multiplier, hence the small step
+
+
+class Primal(TypedDict, total=False):
+    """Choices every constrained method has."""
+
+    overall: Literal["micro", "macro"]
+    negative: Literal["clip", "keep"]
+    mean: Literal["lagrangian", "detached"]
+    dual: Literal["sgd", "nupi"]
+    kp: float
+    ki: float
+    nu: float
+
+
+class Options(Primal, total=False):
+    """Choices of the methods that remember outcomes."""
+
+    estimator: Literal["batch", "ring", "table"]
+
+
+def nft() -> Method:
+    """Naive fine-tuning: no constraints, the last iterate."""
+    return Method(name="nft", rows="none", estimator="none")
+
+
+def nft_es(*, on: str) -> Method:
+    """Naive fine-tuning, keeping the iterate that is best on the split named `on`."""
+    return Method(name="nft_es", rows="none", estimator="none", keep="best", keep_on=on)
+
+
+def el(*, dual_lr: float = EL_DUAL_LR, **more: Unpack[Primal]) -> Method:
+    """Equalized loss (Tran et al.): every group's loss equals the overall loss; estimated on the batch."""
+    return replace(el_rb(dual_lr=dual_lr, **more), name="el", estimator="batch")
+
+
+def el_rb(*, dual_lr: float = EL_DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """Equalized loss with replay buffers."""
+    values = Method(name="el_rb", measure="loss", against_dense=False, kind="absolute", **more)
+    return replace(values, dual_lr=dual_lr, k=k)
+
+
+def ceag(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """Constrained excess accuracy gaps: ψ_g ≤ tolerance for every group."""
+    return Method(name="ceag", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+def ceag_no_rb(*, tolerance: float, dual_lr: float = DUAL_LR, **more: Unpack[Primal]) -> Method:
+    """CEAG estimated on the batch alone: the paper's ablation without replay buffers."""
+    return Method(name="ceag_no_rb", tolerance=tolerance, dual_lr=dual_lr, estimator="batch", **more)
+
+
+def celg(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """Constrained excess loss gaps: as CEAG, with the loss in place of the accuracy."""
+    return Method(name="celg", measure="loss", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+def pairwise(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """Ψ_PW ≤ tolerance: one constraint, on the most and the least degraded group of the moment."""
+    return Method(name="pairwise", rows="extremes", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+def all_pairs(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """Δ_i - Δ_j ≤ tolerance for all pairs: as many constraints as the square of the groups."""
+    return Method(name="all_pairs", rows="pairs", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+def equalized(*, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """ψ_g = 0 for every group; the multipliers may be negative."""
+    return Method(name="equalized", kind="equal", dual_lr=dual_lr, k=k, **more)
+
+
+def approximately_equal(
+    *, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]
+) -> Method:
+    """|ψ_g| ≤ tolerance for every group, as one constraint each."""
+    name = "approximately_equal"
+    return Method(name=name, kind="absolute", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+def two_sided(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
+    """-tolerance ≤ ψ_g ≤ tolerance for every group, as two constraints each."""
+    return Method(name="two_sided", kind="two_sided", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
+
+
+TABLE: dict[str, Callable[..., Method]] = {
+    "nft": nft,
+    "nft-es": nft_es,
+    "el": el,
+    "el-rb": el_rb,
+    "ceag": ceag,
+    "ceag-no-rb": ceag_no_rb,
+    "celg": celg,
+    "pairwise": pairwise,
+    "all-pairs": all_pairs,
+    "equalized": equalized,
+    "approximately-equal": approximately_equal,
+    "two-sided": two_sided,
+}

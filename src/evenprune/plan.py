@@ -1,0 +1,287 @@
+"""What is constrained, as values: a `Method` per run, and the `Plan` of a fleet of runs as tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from evenprune.reference import DenseReference
+
+MOST_GROUPS_FOR_PAIRS = 1000  # a million multipliers per run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What is constrained, how it is estimated, how the multipliers move. `methods` has one for each name."""
+
+    name: str
+    measure: Literal["accuracy", "loss"] = "accuracy"
+    against_dense: bool = True
+    rows: Literal["none", "mean", "extremes", "pairs"] = "mean"
+    kind: Literal["at_most", "equal", "absolute", "two_sided"] = "at_most"
+    estimator: Literal["none", "batch", "ring", "table"] = "ring"
+    tolerance: float = 0.0
+    dual_lr: float = 0.0
+    k: int = 40
+    overall: Literal["micro", "macro"] = "micro"
+    negative: Literal["clip", "keep"] = "clip"
+    mean: Literal["lagrangian", "detached"] = "lagrangian"
+    dual: Literal["sgd", "nupi"] = "sgd"
+    kp: float = 0.0
+    ki: float = 1.0
+    nu: float = 0.0
+    keep: Literal["last", "best"] = "last"
+    keep_on: str | None = None
+
+    def __post_init__(self) -> None:
+        none = self.rows == "none"
+        rules = (
+            (
+                self.tolerance >= 0,
+                f"tolerance is {self.tolerance}; a fraction (0.01: one point), not negative",
+            ),
+            (self.dual_lr >= 0, f"dual_lr is {self.dual_lr}; it must not be negative"),
+            (isinstance(self.k, int) and self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
+            (0 <= self.nu < 1, f"nu is {self.nu}; it must lie in [0, 1)"),
+            (none == (self.estimator == "none"), f"rows={self.rows!r} with estimator={self.estimator!r}"),
+            (
+                self.kind != "equal" or self.tolerance == 0,
+                f"an equality has no tolerance, got {self.tolerance}",
+            ),
+            (
+                self.kind == "at_most" or self.rows in ("mean", "none"),
+                f"kind={self.kind!r} needs rows='mean'; rows={self.rows!r} takes kind='at_most'",
+            ),
+            (
+                self.dual == "nupi" or (self.kp, self.ki, self.nu) == (0, 1, 0),
+                "kp, ki and nu belong to dual='nupi'",
+            ),
+            (
+                (self.keep == "best") == (self.keep_on is not None),
+                "keep='best' needs keep_on, the name of a split; keep='last' takes none",
+            ),
+        )
+        broken = [problem for holds, problem in rules if not holds]
+        if broken:
+            raise ValueError(f"Method {self.name!r}: " + "; ".join(broken) + ".")
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A yes or no per run. What all runs agree on is decided here, in Python, and costs no operation."""
+
+    on: Tensor  # [runs, 1] bool
+    some: bool
+    all: bool
+
+    @classmethod
+    def of(cls, values: Sequence[bool]) -> Switch:
+        return cls(torch.tensor(values).unsqueeze(1), any(values), all(values))
+
+    def pick(self, yes: Tensor, no: Tensor) -> Tensor:
+        """Run by run; both [runs, n]."""
+        if not self.some:
+            return no
+        return yes if self.all else torch.where(self.on, yes, no)
+
+    def limit(self, known: Tensor) -> Tensor:
+        """known [runs, n] bool, False in the runs where the switch is off."""
+        return known if self.all else known & self.on
+
+    def to(self, device: torch.device | str) -> Switch:
+        return dataclasses.replace(self, on=self.on.to(device))
+
+
+@dataclass(frozen=True)
+class PerRun:
+    """Parameters [runs, 1] and switches of each run: this is how different methods share one step."""
+
+    tolerance: Tensor
+    dual_lr: Tensor
+    kp: Tensor
+    ki: Tensor
+    nu: Tensor
+    k: Tensor
+    sign: Tensor  # +1 or -1, so that a gap is positive where the sparse model is worse
+    loss: Switch  # the measure is the loss, not the accuracy
+    macro: Switch
+    clip: Switch
+    detached: Switch
+    ring: Switch
+    batch: Switch
+    table: Switch
+    mean_rows: Switch
+    two_sided: Switch
+    extremes: Switch
+    pairs: Switch
+    absolute: Switch
+    equal: Switch
+
+    @classmethod
+    def of(cls, methods: Sequence[Method], dtype: torch.dtype) -> PerRun:
+        def column(values: Sequence[float], kind: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=kind).unsqueeze(1)
+
+        return cls(
+            tolerance=column([m.tolerance for m in methods], dtype),
+            dual_lr=column([m.dual_lr for m in methods], dtype),
+            kp=column([m.kp for m in methods], dtype),
+            ki=column([m.ki for m in methods], dtype),
+            nu=column([m.nu for m in methods], dtype),
+            k=column([m.k for m in methods], torch.int64),
+            sign=column([1.0 if m.measure == "loss" else -1.0 for m in methods], dtype),
+            loss=Switch.of([m.measure == "loss" for m in methods]),
+            macro=Switch.of([m.overall == "macro" for m in methods]),
+            clip=Switch.of([m.negative == "clip" for m in methods]),
+            detached=Switch.of([m.mean == "detached" for m in methods]),
+            ring=Switch.of([m.estimator == "ring" for m in methods]),
+            batch=Switch.of([m.estimator == "batch" for m in methods]),
+            table=Switch.of([m.estimator == "table" for m in methods]),
+            mean_rows=Switch.of([m.rows == "mean" for m in methods]),
+            two_sided=Switch.of([m.rows == "mean" and m.kind == "two_sided" for m in methods]),
+            extremes=Switch.of([m.rows == "extremes" for m in methods]),
+            pairs=Switch.of([m.rows == "pairs" for m in methods]),
+            absolute=Switch.of([m.kind == "absolute" for m in methods]),
+            equal=Switch.of([m.kind == "equal" for m in methods]),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a fleet's methods that does not change in training. Build it with `Plan.of`."""
+
+    runs: int
+    groups: int
+    samples: int  # cells of the table: training samples
+    slots: int  # the longest ring
+    dtype: torch.dtype
+    estimators: frozenset[str]  # which code paths this fleet needs at all
+    families: frozenset[str]
+    outcome_dtype: torch.dtype  # int8 if every method looks at accuracy
+    nupi: bool
+    dense: Tensor  # [runs, groups + 1] dense accuracy or loss; the last column: samples without a label
+    dense_overall: Tensor  # [runs, 1]
+    group_samples: Tensor  # [1, groups + 1]
+    share: Tensor  # [1, groups + 1]
+    run: PerRun
+
+    @classmethod
+    def of(
+        cls,
+        methods: Sequence[Method],
+        reference: DenseReference,
+        *,
+        samples: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> Plan:
+        """One method per run; `samples`: the number of training samples (the table estimator needs it)."""
+        _check_fleet(methods, reference, samples)
+        counts, accuracy, loss = _with_missing(reference)
+        dense = [
+            (loss if method.measure == "loss" else accuracy) * float(method.against_dense)
+            for method in methods
+        ]
+        overall = [
+            (reference.overall_loss if method.measure == "loss" else reference.overall_accuracy)
+            * float(method.against_dense)
+            for method in methods
+        ]
+        reads_loss = any(method.measure == "loss" for method in methods if method.rows != "none")
+        return cls(
+            runs=len(methods),
+            groups=len(reference.names),
+            samples=samples,
+            slots=max((method.k for method in methods if method.estimator == "ring"), default=0),
+            dtype=dtype,
+            estimators=frozenset(method.estimator for method in methods),
+            families=frozenset(family for method in methods for family in _families(method)),
+            outcome_dtype=dtype if reads_loss else torch.int8,
+            nupi=any(method.dual == "nupi" for method in methods),
+            dense=torch.stack(dense).to(dtype),
+            dense_overall=torch.tensor(overall, dtype=dtype).unsqueeze(1),
+            group_samples=counts.unsqueeze(0),
+            share=(counts / reference.all_samples).to(dtype).unsqueeze(0),
+            run=PerRun.of(methods, dtype),
+        )
+
+    def to(self, device: torch.device | str) -> Plan:
+        """The same plan on another device."""
+        return dataclasses.replace(
+            self, **_moved(self, device), run=dataclasses.replace(self.run, **_moved(self.run, device))
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.dense.device
+
+
+def _moved(values: Plan | PerRun, device: torch.device | str) -> dict[str, Any]:
+    named = {item.name: getattr(values, item.name) for item in dataclasses.fields(values)}
+    return {name: value.to(device) for name, value in named.items() if isinstance(value, (Tensor, Switch))}
+
+
+def _families(method: Method) -> tuple[str, ...]:
+    """The state tensors that hold a method's multipliers."""
+    if method.rows == "mean":
+        return ("multiplier", "multiplier_down") if method.kind == "two_sided" else ("multiplier",)
+    return {"none": (), "extremes": ("multiplier_extreme",), "pairs": ("multiplier_pair",)}[method.rows]
+
+
+def _with_missing(reference: DenseReference) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples, accuracy and loss of every group and, as the last entry, of the samples without a label."""
+
+    def extended(groups: Tensor, everything: float) -> Tensor:
+        rest = torch.tensor([everything], dtype=torch.float64) - groups.cpu().sum()
+        return torch.cat([groups.cpu(), rest])
+
+    counts = extended(reference.samples, reference.all_samples)
+    at_least_one = counts.clamp_min(1)
+    accuracy = extended(reference.correct, reference.all_correct) / at_least_one
+    return counts, accuracy, extended(reference.loss_sum, reference.all_loss_sum) / at_least_one
+
+
+def _check_fleet(methods: Sequence[Method], reference: DenseReference, samples: int) -> None:
+    groups, problems = len(reference.names), []
+    if not methods:
+        problems.append("no methods: give one per run")
+    if any(m.rows == "pairs" for m in methods) and groups > MOST_GROUPS_FOR_PAIRS:
+        problems.append(
+            f"all pairs of {groups:,} groups are {groups * (groups - 1):,} constraints per run; the limit is "
+            f"{MOST_GROUPS_FOR_PAIRS:,} groups. Merge groups, or use ceag, whose rows grow with the groups"
+        )
+    if any(m.estimator == "table" for m in methods) and samples < 1:
+        problems.append(
+            f"the table estimator remembers every training sample; samples={samples}: give their number"
+        )
+    empty = [
+        name for name, number in zip(reference.names, reference.samples.tolist(), strict=True) if number == 0
+    ]
+    if empty and any(m.rows != "none" for m in methods):
+        problems.append(
+            f"{_listed(empty)} no training samples, so no constraint on it can ever be estimated. "
+            "Merge groups, or drop it from the names"
+        )
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f'"{name}"' for name in names[:5])
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"Group {shown} has" if len(names) == 1 else f"Groups {shown}{more} have"
+
+
+def slow_rings(methods: Sequence[Method], reference: DenseReference) -> list[str]:
+    """A warning per group whose ring needs more than one epoch to fill; empty if all is well."""
+    k = max((method.k for method in methods if method.estimator == "ring"), default=0)
+    return [
+        f'Group "{name}" has {int(number)} training sample{"s" * (number != 1)}; a ring of {k} fills only '
+        f"after about {k / number:.0f} epochs. Merge groups, lower k, or use the table estimator."
+        for name, number in zip(reference.names, reference.samples.tolist(), strict=True)
+        if 0 < number < k
+    ]

@@ -1,0 +1,230 @@
+"""What fit() is told: the runs, the data, the recipe; and all that can be wrong with them, found up front."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
+
+from evenprune.constraint import Method, slow_rings
+from evenprune.reference import DenseReference
+from evenprune.tally import InputProblems
+
+OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
+SchedulerFactory = Callable[[Optimizer, int], LRScheduler]  # the int: how often it will be stepped in all
+
+
+class Augment(Protocol):
+    """A random change of the inputs, as a pure function of random numbers that it is given."""
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers in [0, 1) one sample needs."""
+
+    def __call__(self, inputs: Tensor, uniform: Tensor) -> Tensor:
+        """inputs [samples, …] and uniform [samples, draws] to inputs of the same shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One pruned model to make: how, how sparse, and with which seed."""
+
+    method: Method
+    sparsity: float
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"method {self.method.name}, sparsity {self.sparsity:g}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples held as tensors. uint8 inputs are divided by 255; then (x − mean) / std per channel."""
+
+    inputs: Tensor  # [N, …]
+    labels: Tensor  # [N] int64
+    groups: Tensor  # [N] int64; −1 where the group is not known
+    mean: Tensor | None = None  # [channels] or [1]; channels are the first dimension of a sample
+    std: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def to(self, device: torch.device) -> "Split":
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: t.to(device) for name, t in tensors.items() if t is not None})
+
+    def at(self, index: Tensor) -> Tensor:
+        """Network inputs of the samples of index [n]: float, normalised, not augmented."""
+        return self.as_network_input(self.inputs.index_select(0, index))
+
+    def as_network_input(self, inputs: Tensor) -> Tensor:
+        """Raw inputs [n, …] as the network takes them."""
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float().div_(255)
+        if self.mean is None or self.std is None:
+            return inputs
+        along = (-1, *[1] * (inputs.ndim - 2))
+        return (inputs - self.mean.view(along)) / self.std.view(along)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The training samples, the dense model's outcome on them, and the splits to evaluate on."""
+
+    train: Split
+    evaluate: Mapping[str, Split] = field(default_factory=dict)  # such as {"train": …, "test": …}
+    reference: DenseReference
+
+
+PAPER_SGD = partial(SGD, lr=0.01, momentum=0.9)
+
+
+def steps_down(
+    optimizer: Optimizer, total: int, *, at: Sequence[float] = (0.6, 0.8, 0.9), factor: float = 0.1
+) -> MultiStepLR:
+    """The learning rate times `factor` at these fractions of the training: the paper's schedule."""
+    return MultiStepLR(optimizer, [round(total * fraction) for fraction in at], gamma=factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the runs are trained; one recipe for all runs of a fleet."""
+
+    epochs: int = 60
+    pruning_epochs: int = 15  # the sparsity rises at the start of epochs 0 … 14; 1 or 0: at once
+    batch_size: int = 128
+    optimizer: OptimizerFactory = PAPER_SGD
+    scheduler: SchedulerFactory | None = steps_down
+    scheduler_steps: Literal["epoch", "batch"] = "epoch"
+    weight_decay: float = 0.0
+    decay_everything: bool = False  # False: biases and norms are not decayed
+    clip_norm: float | None = None  # of each run's own gradient
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+    augment: Augment | None = None
+    scope: Literal["layer", "global"] = "layer"
+    pattern: tuple[int, int] | None = None  # (2, 4): two of every four weights stay
+    exclude: tuple[str, ...] = ()  # names or glob patterns of weights never pruned
+    evaluate_every: int = 1  # epochs; the last epoch is always evaluated
+    evaluate_batch: int = 512
+    fleet_size: int | None = None  # runs in one widened network at the most; None: all of them
+    checkpoint_epochs: int = 1
+    checkpoint_steps: int | None = None  # also within an epoch, every so many steps
+
+    def steps(self, samples: int) -> int:
+        """Steps of one epoch; an incomplete last batch is left out."""
+        return samples // self.batch_size
+
+
+def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:
+    """Raise one error that lists every problem; warn of groups whose ring fills late."""
+    found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate)]
+    splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
+    groups = len(data.reference.names)
+    for name, split in splits.items():
+        found += [f"{name}: {p}" for p in _split_problems(split, classes=classes, groups=groups)]
+    if not found:
+        found += _size_problems(data, recipe)
+        found += _ring_problems(data, runs, recipe)
+    if found:
+        raise InputProblems(found)
+
+
+def _recipe_problems(recipe: Recipe) -> Iterator[str]:
+    at_least = {"epochs": 1, "pruning_epochs": 0, "batch_size": 1, "evaluate_every": 1, "evaluate_batch": 1}
+    at_least |= {"fleet_size": 1, "checkpoint_epochs": 1, "checkpoint_steps": 1}
+    for name, least in at_least.items():
+        value = getattr(recipe, name)
+        if value is not None and value < least:
+            yield f"recipe.{name} is {value}; it must be at least {least}."
+    if recipe.pruning_epochs > recipe.epochs:
+        yield (
+            f"recipe.pruning_epochs is {recipe.pruning_epochs}, more than the {recipe.epochs} epochs in all: "
+            "the final sparsity would not be reached. Raise epochs or lower pruning_epochs."
+        )
+    if recipe.weight_decay < 0:
+        yield f"recipe.weight_decay is {recipe.weight_decay:g}; it must not be negative."
+    if recipe.clip_norm is not None and not recipe.clip_norm > 0:
+        yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
+
+
+def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split]) -> Iterator[str]:
+    if not runs:
+        yield "There are no runs; give at least one Run."
+    for place, run in enumerate(runs):
+        if not 0 <= run.sparsity < 1:
+            yield f"run {place} ({run}): the sparsity must be in [0, 1): 0.9 leaves one weight in ten."
+        if run.method.keep == "best" and run.method.keep_on not in evaluate:
+            splits = ", ".join(f'"{name}"' for name in evaluate) or "none"
+            yield (
+                f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", '
+                f"which is not evaluated (evaluated: {splits}). Add the split or name another one."
+            )
+
+
+def _split_problems(split: Split, *, classes: int, groups: int) -> Iterator[str]:
+    sizes = [int(t.shape[0]) for t in (split.inputs, split.labels, split.groups)]
+    if len(set(sizes)) > 1:
+        yield f"{sizes[0]} inputs, {sizes[1]} labels and {sizes[2]} groups; there must be as many of each."
+    if not min(sizes):
+        yield "there are no samples."
+        return
+    for name, ids in (("labels", split.labels), ("groups", split.groups)):
+        if ids.dtype != torch.int64 or ids.ndim != 1:
+            yield f"{name} must be int64 of shape [N]; they are {ids.dtype} of shape {list(ids.shape)}."
+    yield from _outside(split.labels, "labels", lowest=0, count=classes, what="the model has {} classes")
+    yield from _outside(split.groups, "group ids", lowest=-1, count=groups, what="there are {} groups")
+    for name, values in (("mean", split.mean), ("std", split.std)):
+        if values is not None and len(values) not in (1, split.inputs.shape[1]):
+            yield f"{name} has {len(values)} values for {split.inputs.shape[1]} channels."
+    if (split.mean is None) != (split.std is None):
+        yield "give mean and std together."
+    if split.std is not None and not bool((split.std > 0).all()):
+        yield f"std must be positive; it is {split.std.tolist()}."
+
+
+def _outside(ids: Tensor, name: str, *, lowest: int, count: int, what: str) -> Iterator[str]:
+    wrong = (ids < lowest) | (ids >= count)
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0, 0])
+        yield (
+            f"{int(wrong.sum())} {name} outside {lowest} … {count - 1} ({what.format(count)}); "
+            f"the first is {int(ids[first])} at sample {first}."
+        )
+
+
+def _size_problems(data: Data, recipe: Recipe) -> Iterator[str]:
+    if len(data.train) < recipe.batch_size:
+        yield (
+            f"{len(data.train)} training samples are fewer than one batch of {recipe.batch_size}. "
+            f"Lower recipe.batch_size to {len(data.train)} or less."
+        )
+
+
+def _ring_problems(data: Data, runs: Sequence[Run], recipe: Recipe) -> list[str]:
+    """A ring that cannot fill before the training ends is a problem; one that fills late, a warning."""
+    methods = [run.method for run in runs]
+    k = max((method.k for method in methods if method.estimator == "ring"), default=0)
+    tuning = recipe.epochs - recipe.pruning_epochs
+    late = slow_rings(methods, data.reference)
+    if late:
+        warnings.warn("\n".join(_shortened(late)), stacklevel=4)
+    return _shortened(
+        [
+            f'Group "{name}" has {count:.0f} training samples; a ring of {k} cannot fill in the {tuning} '
+            "epochs after pruning. Train longer, merge groups, lower k, or use the table estimator."
+            for name, count in zip(data.reference.names, data.reference.samples.tolist(), strict=True)
+            if count > 0 and count * tuning < k
+        ]
+    )
+
+
+def _shortened(texts: list[str], most: int = 5) -> list[str]:
+    rest = len(texts) - most
+    return texts if rest <= 0 else [*texts[:most], f"… and the same of {rest} more groups."]

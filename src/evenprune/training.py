@@ -1,0 +1,325 @@
+"""fit(): the one loop. It prunes, weighs, steps, masks, evaluates and saves; a run is a fleet of one."""
+
+import copy
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adafactor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from evenprune import checkpoint, fleet, resume
+from evenprune.history import epoch_row, of_run
+from evenprune.loop import (
+    Loop,
+    begin_epoch,
+    broken,
+    build,
+    draw_epoch,
+    keep_best,
+    put_back_best,
+    seed_of,
+    train_step,
+)
+from evenprune.masks import Masks
+from evenprune.predict import Predictions, evaluating, outcomes, predict, scores
+from evenprune.recipe import Data, Recipe, Run, Split, check
+from evenprune.reference import DenseReference
+from evenprune.resume import Memory
+from evenprune.trackers import Hook, MetricsFiles
+
+# What does not change the result: a resumed training may set these anew.
+FREE_TO_CHANGE = ("checkpoint_epochs", "checkpoint_steps", "evaluate_batch")
+log = logging.getLogger("evenprune")
+
+
+class NotFinite(RuntimeError):
+    """A loss or a weight became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One finished run."""
+
+    run: Run
+    model: nn.Module  # the architecture that fit() was given, pruned weights at zero, in evaluation mode
+    masks: Masks
+    history: list[dict[str, Any]]  # one entry per epoch, plain numbers
+    multipliers: Tensor  # [epochs, rows]
+    predictions: dict[str, Predictions]  # by split
+    kept_epoch: int  # the epoch whose weights these are
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fleet to train: what fit() was told, and this fleet's share of it."""
+
+    model: nn.Module  # dense, never changed
+    data: Data
+    runs: tuple[Run, ...]
+    recipe: Recipe
+    device: torch.device
+    hooks: tuple[Hook, ...]
+    folder: Path | None
+    identity: str  # a checkpoint of another experiment has another one
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.folder is None else self.folder / "checkpoint.safetensors"
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    *,
+    runs: Sequence[Run],
+    recipe: Recipe | None = None,
+    folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    hooks: Sequence[Hook] = (),
+) -> list[Fitted]:
+    """Prune and fine-tune a dense model, once per run; `model` itself is not changed.
+
+    All runs start from the same dense weights and train as one widened network; where that cannot be, one
+    after another through the same loop. With a folder the training is saved there: started again it
+    resumes, or returns at once if it had finished.
+    """
+    recipe, place = recipe or Recipe(), torch.device(device)
+    classes = _classes(model, data.train, place) if len(data.train) else 0
+    check(data=data, runs=runs, recipe=recipe, classes=classes)
+    home, identity = None if folder is None else Path(folder), ""
+    if home is not None:
+        whole = identify(model, data, runs=runs, recipe=recipe)
+        checkpoint.claim(home, whole)
+        identity = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+    fleets = _fleets(model, data, runs, recipe)
+    fitted: list[Fitted] = []
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        for number, members in enumerate(fleets):
+            own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
+            job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
+            fitted += _fit_fleet(job)
+    return fitted
+
+
+def _classes(model: nn.Module, split: Split, device: torch.device) -> int:
+    network = fleet.single(copy.deepcopy(model)).to(device)
+    with torch.no_grad(), evaluating(network):
+        logits = network(split.at(torch.arange(1, device=split.labels.device)).to(device).unsqueeze(0))
+    return int(logits.shape[-1])
+
+
+def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
+    """Everything that makes an experiment this one and no other, as plain JSON."""
+    settings = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in FREE_TO_CHANGE}
+    weights = model.state_dict()
+    everything = " ".join(checkpoint.fingerprint(t.reshape(-1)) for t in weights.values())
+    return {
+        "runs": [checkpoint.describe(run) for run in runs],
+        "recipe": checkpoint.describe(settings),
+        "model": {name: [str(t.dtype), list(t.shape)] for name, t in weights.items()},
+        "dense weights": hashlib.sha256(everything.encode()).hexdigest()[:16],
+        "groups": list(data.reference.names),
+        "training data": checkpoint.describe(data.train),
+        "evaluated": {name: checkpoint.describe(split) for name, split in data.evaluate.items()},
+    }
+
+
+def _fleets(model: nn.Module, data: Data, runs: Sequence[Run], recipe: Recipe) -> list[tuple[Run, ...]]:
+    """The runs that train together: all of them, unless the recipe or the model says otherwise."""
+    most = recipe.fleet_size or len(runs)
+    if most > 1 and len(runs) > 1:
+        reason = _why_alone(model, data, recipe)
+        if reason:
+            log.info("Training one run at a time: %s", reason)
+            most = 1
+    return [tuple(runs[i : i + most]) for i in range(0, len(runs), most)]
+
+
+def _why_alone(model: nn.Module, data: Data, recipe: Recipe) -> str:
+    """Why runs cannot share one widened network; empty if they can."""
+    probe = [nn.Parameter(torch.zeros(1))]
+    optimizer = recipe.optimizer([{"params": probe}])
+    scheduler = recipe.scheduler(optimizer, recipe.epochs) if recipe.scheduler else None
+    if isinstance(optimizer, Adafactor):  # not element-wise: runs would mix
+        return f"{type(optimizer).__name__} looks at more than one weight at a time."
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return "ReduceLROnPlateau follows the loss of a single run."
+    try:
+        fleet.widen(copy.deepcopy(model).cpu(), 2, sample_input=_sample_input(data))
+    except fleet.CannotWiden as error:
+        return str(error)
+    return ""
+
+
+def _sample_input(data: Data) -> Tensor:
+    few = torch.arange(min(4, len(data.train)), device=data.train.labels.device)
+    return data.train.at(few).cpu()
+
+
+def _network(job: Job) -> fleet.Fleet | fleet.Single:
+    """The dense model, once per run, on the device."""
+    model = copy.deepcopy(job.model).cpu()
+    network: fleet.Fleet | fleet.Single = fleet.single(model)
+    if len(job.runs) > 1:  # the check against separate models has been passed by a fleet of two
+        network = fleet.widen(model, len(job.runs), sample_input=_sample_input(job.data), check=False)
+    if job.recipe.channels_last:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
+    return network.to(job.device)
+
+
+def _fit_fleet(job: Job) -> list[Fitted]:
+    torch.manual_seed(seed_of("network", *(run.seed for run in job.runs)))
+    saved = None if job.path is None else checkpoint.load(job.path)
+    train = job.data.train.to(job.device)
+    splits = {n: train if s is job.data.train else s.to(job.device) for n, s in job.data.evaluate.items()}
+    if saved is None:
+        memory = Memory(reference=job.data.reference, dense=_measure_dense(job, splits))
+    else:
+        memory = resume.remembered(saved, job.path, identity=job.identity, reference=job.data.reference)
+    network = _network(job)
+    loop = build(
+        network,
+        runs=job.runs,
+        recipe=job.recipe,
+        train=train,
+        reference=memory.reference,
+        masks=Masks.of(network, runs=len(job.runs), exclude=job.recipe.exclude).to(job.device),
+    )
+    if saved is not None:
+        resume.restore(loop, saved)
+    if not memory.finished:
+        _train(loop, memory, job, splits)
+    return _results(loop, memory, job)
+
+
+def _measure_dense(job: Job, splits: Mapping[str, Split]) -> dict[str, DenseReference]:
+    """The dense model on each evaluated split: what its gaps are measured against."""
+    model = copy.deepcopy(job.model).to(job.device)
+    names, recipe = job.data.reference.names, job.recipe
+    return {
+        name: predict(
+            model, split, device=job.device, batch_size=recipe.evaluate_batch, precision=recipe.precision
+        ).reference(names)
+        for name, split in splits.items()
+    }
+
+
+def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> None:
+    hooks = [*job.hooks, *([MetricsFiles(job.folder)] if job.folder else [])]
+    past = [[of_run(row, i) for i in range(len(loop.runs))] for row in memory.history]
+    try:
+        for hook in hooks:
+            hook.start(job.runs, job.recipe.epochs, past)
+        while memory.epoch < job.recipe.epochs:
+            row = _epoch(loop, memory, job, splits)
+            rows = [of_run(row, i) for i in range(len(loop.runs))]
+            for hook in hooks:
+                hook.epoch(rows)
+        put_back_best(loop)
+        memory.final = {name: _evaluate(loop, split) for name, split in splits.items()}
+        memory.finished = True
+        _save(loop, memory, job)
+    finally:
+        for hook in hooks:
+            hook.finish()
+
+
+def _epoch(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> dict[str, Any]:
+    """One epoch, or what is left of it; returns its row of the history."""
+    began, recipe = time.perf_counter(), job.recipe
+    loop.network.train()
+    if memory.step == 0:
+        begin_epoch(loop, memory.epoch)
+    draw_epoch(loop, memory.epoch, memory.step)
+    while memory.step < loop.steps:
+        train_step(loop)
+        if loop.scheduler is not None and recipe.scheduler_steps == "batch":
+            loop.scheduler.step()
+        memory.step += 1
+        if (
+            recipe.checkpoint_steps
+            and memory.step % recipe.checkpoint_steps == 0
+            and memory.step < loop.steps
+        ):
+            _save(loop, memory, job)
+    _stop_if_broken(loop, memory, job)
+    due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
+    found = {n: scores(s, *_evaluate(loop, s), memory.dense[n]) for n, s in splits.items()} if due else {}
+    if found and memory.epoch >= recipe.pruning_epochs:
+        keep_best(loop, memory.epoch, found)
+    row = epoch_row(loop, memory.epoch) | {"splits": found}
+    _step_scheduler(loop, row)
+    memory.history.append(row | {"seconds": time.perf_counter() - began})
+    memory.epoch, memory.step = memory.epoch + 1, 0
+    if memory.epoch % recipe.checkpoint_epochs == 0 or memory.epoch == recipe.epochs:
+        _save(loop, memory, job)
+    return memory.history[-1]
+
+
+def _evaluate(loop: Loop, split: Split) -> tuple[Tensor, Tensor]:
+    batch, precision = loop.recipe.evaluate_batch, loop.recipe.precision
+    return outcomes(loop.network, split, batch_size=batch, precision=precision)
+
+
+def _step_scheduler(loop: Loop, row: Mapping[str, Any]) -> None:
+    if loop.scheduler is None or loop.recipe.scheduler_steps == "batch":
+        return
+    if isinstance(loop.scheduler, ReduceLROnPlateau):
+        loop.scheduler.step(float(row["loss"].mean()))
+    else:
+        loop.scheduler.step()
+
+
+def _save(loop: Loop, memory: Memory, job: Job) -> None:
+    """Replace the checkpoint; never by one that holds NaN."""
+    _stop_if_broken(loop, memory, job)
+    if job.path is not None:
+        job.path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.save(job.path, resume.snapshot(loop, memory, identity=job.identity))
+
+
+def _stop_if_broken(loop: Loop, memory: Memory, job: Job) -> None:
+    found = broken(loop)
+    if not found:
+        return
+    lines = [
+        f"- run {i} of {len(loop.runs)} ({loop.runs[i]}), by step {step} of {loop.steps}" for i, step in found
+    ]
+    kept = "There is no checkpoint"
+    if job.path is not None and job.path.exists():
+        kept = f"The last good checkpoint is {job.path}"
+    raise NotFinite(
+        f"The loss or the weights are not finite in epoch {memory.epoch}:\n"
+        + "\n".join(lines)
+        + f"\n{kept}. "
+        "Lower the learning rate or the dual step, set recipe.clip_norm, or leave these runs out."
+    )
+
+
+def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
+    over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
+    fitted = []
+    for i, run in enumerate(loop.runs):
+        answers = {
+            name: Predictions(split.labels.cpu(), *_answers(memory.final[name], i, split.groups.cpu()))
+            for name, split in job.data.evaluate.items()
+        }
+        model = fleet.extract(loop.network, i).cpu().eval()
+        history = [of_run(row, i) for row in memory.history]
+        best = int(loop.best["epoch"][i]) if loop.best else -1
+        kept = best if best >= 0 else job.recipe.epochs - 1
+        fitted.append(Fitted(run, model, loop.masks.extract(i).cpu(), history, over_time[i], answers, kept))
+    return fitted
+
+
+def _answers(final: tuple[Tensor, Tensor], i: int, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    predicted, losses = final
+    return predicted[i].long().cpu(), groups, losses[i].cpu()

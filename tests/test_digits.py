@@ -1,0 +1,48 @@
+"""The built-in digits: a fixed split, with two rare digits in the training data alone."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from evenprune.data import digits
+
+
+def test_rare_digits_have_thirty_training_samples_and_a_whole_test_set() -> None:
+    (_, labels, groups), (_, test_labels, _) = digits.load()
+    counts, test_counts = labels.bincount(), test_labels.bincount()
+    assert counts[[8, 9]].tolist() == [30, 30]
+    assert int(counts[:8].min()) > 100
+    assert int(test_counts.min()) >= 70
+    assert torch.equal(groups["digit"], labels)
+
+
+def test_no_image_is_in_both_splits_and_the_split_is_fixed() -> None:
+    (images, *_), (test_images, *_) = digits.load()
+    again, _ = digits.load()
+    assert torch.equal(images, again[0])
+    assert images.shape[1:] == (1, 8, 8)
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    # Scikit-learn's digits hold no two equal images, so equal ones would be a leak.
+    apart = torch.cdist(images.flatten(1), test_images.flatten(1))
+    assert float(apart.min()) > 1e-3
+
+
+@pytest.mark.parametrize(("rare", "samples"), [((0, 3), 12), ((), 30)])
+def test_which_digits_are_rare_can_be_chosen(rare: tuple[int, ...], samples: int) -> None:
+    (_, labels, _), (_, test_labels, _) = digits.load(rare=rare, rare_samples=samples)
+    counts = labels.bincount()
+    assert all((int(counts[d]) == samples) == (d in rare) for d in range(10))
+    assert torch.equal(test_labels, digits.load()[1][1])  # only training samples are taken away
+
+
+def test_without_scikit_learn_the_error_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['sklearn'] = None; sys.modules['sklearn.datasets'] = None\n"
+        "from evenprune.data import digits\n"
+        "try: digits.load()\n"
+        "except ImportError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'evenprune[demo]'" in said

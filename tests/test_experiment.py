@@ -1,0 +1,107 @@
+"""Experiments as values: ids, problems, methods of their texts, seeds, recipes."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from evenprune import methods
+from evenprune.experiment import Experiment, build_method, parse_seeds
+
+GOOD = Experiment(model="m.py:f", data="faces.npz", groups=("race",), tolerance=0.01)
+
+
+def test_every_field_explains_itself_in_one_line() -> None:
+    for field in fields(Experiment):
+        text = field.metadata["help"]
+        assert text.endswith(".")
+        assert len(text) <= 60
+        assert field.metadata["metavar"]
+
+
+def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
+    assert GOOD.id == replace(GOOD).id
+    changes: dict[str, Any] = {
+        "model": "n.py:f", "data": "other.npz", "test": "t.npz", "weights": "w", "groups": ("a", "b"),
+        "sparsity": 0.5, "method": ("nft",), "tolerance": 0.02, "dual_lr": 0.1, "k": 3, "seeds": (1,),
+        "epochs": 2, "pruning_epochs": 1, "batch_size": 7, "lr": 0.5, "momentum": 0.0, "weight_decay": 1.0,
+        "optimizer": "adamw", "schedule": "cosine", "clip_norm": 1.0, "precision": "bfloat16",
+        "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
+    }  # fmt: skip
+    ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
+    assert set(changes) | {"device", "out"} == {f.name for f in fields(Experiment)}
+    assert len(ids | {GOOD.id}) == len(changes) + 1
+    assert replace(GOOD, device="cuda", out="elsewhere").id == GOOD.id
+
+
+def test_an_id_is_readable_stable_and_a_file_name() -> None:
+    wanted = replace(GOOD, data="/data/my faces.npz", method=("nft", "ceag:k=20"), sparsity=0.925)
+    assert wanted.id == "my_faces-nft+ceag-s0.925-" + wanted.id[-8:]
+    assert GOOD.id == "faces-ceag-s0.9-3115f5ed"  # folders of old runs must be found again
+
+
+def test_all_problems_are_named_at_once() -> None:
+    wrong = Experiment(
+        sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", pattern="2", seeds=(1, 1),
+        method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
+    )  # fmt: skip
+    said = "\n".join(wrong.problems())
+    for part in (
+        "data is missing", "model is missing", "groups is missing", "sparsity is 1.0", "tolerance is 2",
+        "epochs is 0", "lr is nan", "optimizer is 'adm': choose sgd or adamw", "pattern is '2'",
+        "seeds is [1, 1]",
+        "method 'ceag:k=0'", "method 'nonsense': there is no such method; choose of nft", "kk",
+        "confidence is 1.5", "batch_size is 0",
+    ):  # fmt: skip
+        assert part in said
+    assert GOOD.problems() == []
+
+
+def test_methods_take_the_shared_settings_and_prefer_their_own() -> None:
+    shared = replace(GOOD, tolerance=0.03, dual_lr=0.2, k=7)
+    assert build_method("ceag", shared) == methods.ceag(tolerance=0.03, dual_lr=0.2, k=7)
+    own = build_method("ceag:dual_lr=0.5,k=9,estimator=table", shared)
+    assert own == methods.ceag(tolerance=0.03, dual_lr=0.5, k=9, estimator="table")
+    assert build_method("nft", shared) == methods.nft()
+    assert build_method("nft-es", shared) == methods.nft_es(on="validation")
+    assert build_method("el-rb", GOOD) == methods.el_rb()
+
+
+def test_every_method_of_the_table_can_be_asked_for() -> None:
+    everything = replace(GOOD, method=tuple(methods.TABLE))
+    assert everything.problems() == []
+    assert [m.name.replace("_", "-") for m in everything.methods()] == list(methods.TABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("5", (0, 1, 2, 3, 4)), ("3,7", (3, 7)), ("3,", (3,)), ("0, 1", (0, 1)), ("", ())]
+)
+def test_seeds_are_a_number_of_runs_or_a_list(text: str, seeds: tuple[int, ...]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+def test_seeds_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="seeds is 'a,b'"):
+        parse_seeds("a,b")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 10**6), min_size=2, unique=True))
+def test_lists_of_seeds_are_read_back(seeds: list[int]) -> None:
+    assert parse_seeds(",".join(map(str, seeds))) == tuple(seeds)
+
+
+def test_the_recipe_has_what_the_experiment_says() -> None:
+    wanted = replace(GOOD, lr=0.3, momentum=0.5, epochs=9, pruning_epochs=2, pattern="2:4", exclude=("fc",))
+    recipe = wanted.recipe()
+    weights = [{"params": [nn.Parameter(nn.Linear(1, 1).weight.detach())]}]
+    optimizer = recipe.optimizer(weights)
+    assert isinstance(optimizer, SGD)
+    assert (optimizer.defaults["lr"], optimizer.defaults["momentum"]) == (0.3, 0.5)
+    assert (recipe.epochs, recipe.pruning_epochs, recipe.pattern, recipe.exclude) == (9, 2, (2, 4), ("fc",))
+    assert isinstance(replace(wanted, optimizer="adamw").recipe().optimizer(weights), AdamW)
+    assert replace(wanted, schedule="constant").recipe().scheduler is None

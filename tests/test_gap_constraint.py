@@ -1,0 +1,236 @@
+"""GapConstraint in a loop of one's own: dtypes, copies, state, accumulation, errors."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evenprune import constraint, methods
+from evenprune.constraint import Method, Plan
+from evenprune.gap_constraint import GapConstraint
+from evenprune.reference import DenseReference
+
+NAMES = ("young", "old", "Asian × 90+")
+
+
+def reference(samples: tuple[int, ...] = (60, 50, 40)) -> DenseReference:
+    groups = torch.cat([torch.full((n,), g) for g, n in enumerate(samples)])
+    losses = torch.full((len(groups),), 0.1)
+    return DenseReference.from_outcomes(
+        correct=torch.ones(len(groups)), losses=losses, groups=groups, names=NAMES
+    )
+
+
+def batch(seed: int, size: int = 12, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(size, 4, generator=generator).to(dtype)
+    labels = torch.randint(4, (size,), generator=generator)
+    return logits, labels, torch.arange(size) % 3
+
+
+def eager(**changes: float) -> Method:
+    return methods.ceag(**{"tolerance": 0.0, "dual_lr": 0.5, "k": 4, **changes})  # type: ignore[arg-type]
+
+
+def test_loss_is_the_weighted_cross_entropy_of_the_step() -> None:
+    guard = GapConstraint(reference(), eager())
+    plan = Plan.of([eager()], reference(), samples=150)
+    state = constraint.init(plan)
+    for seed in range(6):
+        logits, labels, groups = batch(seed)
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        correct = logits.argmax(1) == labels
+        on = torch.tensor(True)
+        weights, state = constraint.step(plan, state, losses[None], correct[None], groups[None], active=on)
+        torch.testing.assert_close(guard(logits, labels, groups), (weights[0] * losses).sum())
+    assert torch.equal(guard.multipliers, constraint.multipliers(plan, state)[0])
+    assert torch.equal(guard.excess_gaps, state["psi"][0])
+    assert guard.counted.all()
+    assert guard.multipliers.max() > 0
+    assert guard.negative_weights == state["negative_weights"][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_float_dtype(dtype: torch.dtype) -> None:
+    guard = GapConstraint(reference(), eager())
+    for seed in range(4):
+        logits, labels, groups = batch(seed, dtype=dtype)
+        logits.requires_grad_()
+        loss = guard(logits, labels, groups)
+        loss.backward()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert (loss.dtype, guard.multipliers.dtype) == (wide, wide)
+    assert logits.grad is not None
+    assert logits.grad.dtype == dtype
+    assert logits.grad.isfinite().all()
+    losses = torch.rand(12, dtype=dtype)
+    assert guard.weights(losses, losses > 0.5, groups).dtype == wide
+
+
+def test_multipliers_do_not_follow_the_model_to_half_precision() -> None:
+    guard = GapConstraint(reference(), eager(dual_lr=1e-6))
+    for seed in range(4):
+        guard(*batch(seed))
+    before = guard.multipliers
+    guard.half()
+    assert torch.equal(guard.multipliers, before)
+    guard(*batch(5))
+    assert guard.multipliers.dtype == torch.float32
+
+
+def test_off_while_pruning_and_in_evaluation_mode() -> None:
+    guard = GapConstraint(reference(), eager())
+    logits, labels, groups = batch(0)
+    plain = functional.cross_entropy(logits, labels)
+    start = {name: value.clone() for name, value in guard.state_dict().items()}
+    guard.active = False
+    torch.testing.assert_close(guard(logits, labels, groups), plain)
+    guard.active = True
+    guard.eval()
+    torch.testing.assert_close(guard(logits, labels, groups), plain)
+    assert all(torch.equal(start[name], value) for name, value in guard.state_dict().items())
+    guard.train()
+    guard(logits, labels, groups)
+    assert not torch.equal(start["state_ring_count"], guard.state_dict()["state_ring_count"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_state_dict_and_deepcopy_continue_where_the_original_does(dtype: torch.dtype) -> None:
+    method = methods.two_sided(tolerance=0.0, dual_lr=0.5, k=4, dual="nupi", kp=1.0)
+    guard = GapConstraint(reference(), method)
+    for seed in range(3):
+        guard(*batch(seed, dtype=dtype))
+    twin = copy.deepcopy(guard)
+    loaded = GapConstraint(reference(), method)
+    loaded.load_state_dict(guard.state_dict())
+    for seed in range(3, 6):
+        inputs = batch(seed, dtype=dtype)
+        losses = {float(one(*inputs)) for one in (guard, twin, loaded)}
+        assert len(losses) == 1
+    assert torch.equal(guard.multipliers, twin.multipliers)
+    assert torch.equal(guard.multipliers, loaded.multipliers)
+    guard(*batch(9, dtype=dtype))
+    assert not torch.equal(guard.multipliers, twin.multipliers)  # a copy, not a view
+
+
+def test_gradient_accumulation() -> None:
+    """m micro-batches with loss / m and dual_lr / m: the gradient and multipliers of one batch.
+
+    Exact here: every micro-batch has each group in the same proportion, and the estimate stays the same.
+    """
+    m, x, labels, groups = 4, torch.ones(24, 5), torch.ones(24).long(), torch.arange(24) % 3
+    wrong = groups == 2
+    logits_of = torch.where(wrong[:, None], torch.tensor([4.0, 0.0]), torch.tensor([0.0, 4.0]))
+
+    def trained(guard: GapConstraint, parts: int) -> Tensor:
+        model = nn.Linear(5, 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        for piece in torch.arange(24).chunk(parts):
+            logits = model(x[piece]) + logits_of[piece]
+            (guard(logits, labels[piece], groups[piece]) / parts).backward()
+        assert model.bias.grad is not None
+        return model.bias.grad
+
+    whole = GapConstraint(reference(), eager(k=1))
+    micro = GapConstraint(reference(), eager(k=1, dual_lr=0.5 / m))
+    for _ in range(2):
+        expected, slope = trained(whole, 1), trained(micro, m)
+    torch.testing.assert_close(micro.multipliers, whole.multipliers)
+    assert whole.multipliers[2] > 0.5
+    # Multipliers grow within the accumulated batch, so its gradient lies between the last two whole steps.
+    held = copy.deepcopy(whole)
+    held.method = eager(k=1, dual_lr=0.0)
+    held.plan = Plan.of([held.method], reference(), samples=150)
+    torch.testing.assert_close(trained(held, m), trained(held, 1))
+    assert (slope.abs() <= expected.abs() + 1e-6).all()
+
+
+def test_table_needs_the_index_and_keeps_a_cell_per_sample() -> None:
+    guard = GapConstraint(reference(), methods.ceag(tolerance=0.0, estimator="table"))
+    assert guard.get_buffer("state_table").shape == (1, 151)
+    logits, labels, groups = batch(0)
+    with pytest.raises(ValueError, match="needs index"):
+        guard(logits, labels, groups)
+    with pytest.raises(ValueError, match="index reaches from 145 to 156, outside 0…149"):
+        guard(logits, labels, groups, torch.arange(145, 157))
+    assert guard(logits, labels, groups, torch.arange(12)).isfinite()
+
+
+def test_wrong_values_are_all_told_at_once() -> None:
+    guard = GapConstraint(reference(), eager())
+    logits, labels, groups = batch(0)
+    labels[3], groups[5], groups[6] = 4, 3, -2
+    message = (
+        r"1 labels lie outside the 4 classes.*first is 4 at sample 3; 2 group ids.*first is 3 at sample 5"
+    )
+    with pytest.raises(ValueError, match=message):
+        guard(logits, labels, groups)
+    with pytest.raises(ValueError, match=message):
+        guard.validate(labels, groups, 4)
+    with pytest.raises(ValueError, match="2 group ids"):
+        guard.weights(torch.ones(12), torch.ones(12).bool(), groups)
+    assert guard.multipliers.sum() == 0  # nothing was pushed
+    assert not guard.get_buffer("state_ring_count").any()
+    guard.validate(torch.tensor([0, 3]), torch.tensor([-1, 2]), 4)
+
+
+def test_wrong_shapes_dtypes_and_devices_are_all_told_at_once() -> None:
+    guard = GapConstraint(reference(), eager())
+    logits, labels, groups = batch(0)
+    with pytest.raises(
+        ValueError, match=r"labels has shape \(11,\), expected \(12,\).*groups is torch.int32"
+    ):
+        guard(logits, labels[1:], groups.int())
+    with pytest.raises(
+        ValueError, match=r"logits are torch.float32 of shape \(12,\), expected floats \[batch, classes\]"
+    ):
+        guard(logits[:, 0], labels, groups)
+    with pytest.raises(ValueError, match=r"labels on meta, the constraint on cpu: call constraint.to"):
+        guard(logits, labels.to("meta"), groups)
+
+
+def test_small_groups_are_warned_of_in_words() -> None:
+    with pytest.warns(UserWarning, match="fills only") as caught:
+        GapConstraint(reference((60, 50, 3)), methods.ceag(tolerance=0.01))
+    assert [str(warning.message) for warning in caught] == [
+        'Group "Asian × 90+" has 3 training samples; a ring of 40 fills only after about 13 epochs. '
+        "Merge groups, lower k, or use the table estimator."
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GapConstraint(reference((60, 50, 3)), methods.ceag(tolerance=0.01, estimator="table"))
+    with pytest.raises(ValueError, match=r'Group "Asian × 90\+" has no training samples'):
+        GapConstraint(reference((60, 50, 0)), methods.ceag(tolerance=0.01))
+
+
+def test_a_small_network_learns_with_it() -> None:
+    """Two groups, one of them rare and with labels of its own: CEAG must bring its accuracy up."""
+    generator = torch.Generator().manual_seed(0)
+    groups = (torch.arange(200) % 10 == 0).long()
+    x = torch.randn(200, 2, generator=generator)
+    labels = ((x[:, 0] + 1.5 * groups * x[:, 1]) > 0).long()
+    dense = DenseReference.from_outcomes(
+        correct=torch.ones(200), losses=torch.zeros(200), groups=groups, names=("most", "few")
+    )
+
+    def gap(method: Method) -> float:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 2)
+        guard = GapConstraint(dense, method)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for _ in range(300):
+            loss = guard(model(x), labels, groups, torch.arange(200))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        right = (model(x).argmax(1) == labels).float()
+        return float(right.mean() - right[groups == 1].mean())
+
+    plain = gap(methods.nft())
+    even = gap(methods.ceag(tolerance=0.02, dual_lr=0.05, estimator="table"))
+    assert plain > 0.08
+    assert even <= 0.03

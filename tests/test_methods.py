@@ -1,0 +1,86 @@
+"""Methods: the table of the paper's methods, their settings, and what Method refuses."""
+
+import inspect
+
+import pytest
+
+from evenprune import methods
+from evenprune.constraint import Method
+
+# measure, against the dense model, rows, kind, estimator
+EXPECTED = {
+    "nft": ("none", "none"),
+    "nft-es": ("none", "none"),
+    "el": ("loss", False, "mean", "absolute", "batch"),
+    "el-rb": ("loss", False, "mean", "absolute", "ring"),
+    "ceag": ("accuracy", True, "mean", "at_most", "ring"),
+    "ceag-no-rb": ("accuracy", True, "mean", "at_most", "batch"),
+    "celg": ("loss", True, "mean", "at_most", "ring"),
+    "pairwise": ("accuracy", True, "extremes", "at_most", "ring"),
+    "all-pairs": ("accuracy", True, "pairs", "at_most", "ring"),
+    "equalized": ("accuracy", True, "mean", "equal", "ring"),
+    "approximately-equal": ("accuracy", True, "mean", "absolute", "ring"),
+    "two-sided": ("accuracy", True, "mean", "two_sided", "ring"),
+}
+
+
+def build(name: str) -> Method:
+    needed = {"tolerance": 0.01, "on": "validation"}
+    function = methods.TABLE[name]
+    return function(
+        **{key: value for key, value in needed.items() if key in inspect.signature(function).parameters}
+    )
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_table_of_methods(name: str) -> None:
+    method = build(name)
+    assert method.name == name.replace("-", "_")
+    if method.rows == "none":
+        assert (method.rows, method.estimator) == EXPECTED[name]
+        return
+    row = (method.measure, method.against_dense, method.rows, method.kind, method.estimator)
+    assert row == EXPECTED[name]
+    assert (method.overall, method.negative, method.mean, method.dual) == (
+        "micro",
+        "clip",
+        "lagrangian",
+        "sgd",
+    )
+    assert method.dual_lr > 0
+
+
+def test_table_names_every_method_and_all_arguments_are_keywords() -> None:
+    assert set(methods.TABLE) == set(EXPECTED)
+    kinds = {p.kind for f in methods.TABLE.values() for p in inspect.signature(f).parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+
+
+def test_options_arrive() -> None:
+    method = methods.ceag(
+        tolerance=0.02, dual_lr=0.5, k=7, overall="macro", negative="keep", mean="detached", estimator="table"
+    )
+    assert (method.tolerance, method.dual_lr, method.k) == (0.02, 0.5, 7)
+    assert (method.overall, method.negative, method.mean, method.estimator) == (
+        "macro",
+        "keep",
+        "detached",
+        "table",
+    )
+    assert methods.nft_es(on="test").keep_on == "test"
+    assert methods.el_rb(dual_lr=0.1, k=3).k == 3
+
+
+def test_all_faults_of_a_method_are_told_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"(?s)'x'.*tolerance is -1.*dual_lr is -2.*k is 0.*nu is 1.*needs keep_on"
+    ):
+        Method(name="x", tolerance=-1, dual_lr=-2, k=0, nu=1, dual="nupi", keep="best")
+    with pytest.raises(ValueError, match="an equality has no tolerance"):
+        Method(name="x", kind="equal", tolerance=0.1)
+    with pytest.raises(ValueError, match="needs rows='mean'"):
+        Method(name="x", kind="two_sided", rows="pairs")
+    with pytest.raises(ValueError, match="rows='none' with estimator='ring'"):
+        Method(name="x", rows="none")
+    with pytest.raises(ValueError, match="belong to dual='nupi'"):
+        Method(name="x", kp=1.0)

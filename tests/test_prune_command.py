@@ -1,0 +1,252 @@
+"""The commands prune and run, as a user starts them: results, exit codes, and every kind of bad input."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from evenprune.experiment import BUILT_IN
+from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of
+from evenprune.tally import InputProblems
+from tests.training_cases import NAMES, images, network, trained
+
+COMMAND = [sys.executable, "-m", "evenprune"]
+MODULE = """
+import torch
+from torch import nn
+
+def build_model():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, bias=False),
+        nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Dropout(0.0), nn.Linear(96, 8), nn.ReLU(),
+        nn.Linear(8, 4),
+    )
+
+def breaks():
+    raise ValueError("no such checkpoint")
+
+def text():
+    return "a model"
+"""
+FAST = ["--epochs", "3", "--pruning-epochs", "1", "--batch-size", "24", "--lr", "0.05", "--k", "5"]
+Done = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: Any, **options: Any) -> Done:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a user has it: model.py, the weights of the trained model, samples."""
+    folder = tmp_path_factory.mktemp("project")
+    train, test = images(150), images(100, seed=1)
+    (folder / "model.py").write_text(MODULE)
+    save_file(trained(network(), train).state_dict(), folder / "dense.safetensors")
+    columns = {
+        "x": torch.cat([train.inputs, test.inputs]).numpy(),
+        "y": torch.cat([train.labels, test.labels]).numpy(),
+        "age": np.array([*NAMES, ""])[torch.cat([train.groups, test.groups])],
+    }
+    np.savez(folder / "samples.npz", **columns, split=np.array(["train"] * 150 + ["test"] * 100))
+    np.savez(folder / "all.npz", **columns)
+    np.savez(
+        folder / "labels.npz", **columns | {"y": columns["y"] + 9}, split=["train"] * 150 + ["test"] * 100
+    )
+    np.savez(
+        folder / "objects.npz",
+        x=np.array([{}, []], dtype=object),
+        y=[0, 1],
+        age=[0, 1],
+        split=["train", "test"],
+    )
+    np.savez(folder / "words.npz", x=np.zeros((2, 1)), y=[0, 1], age=[0, 1], split=["train", "dev"])
+    np.savez(folder / "shapes.npz", x=np.zeros(3), y=["a", "b"], age=np.zeros((3, 2)), split=["train"] * 3)
+    np.save(folder / "one.npy", np.zeros(3))
+    save_file({"w": torch.zeros(3)}, folder / "other.safetensors")
+    (folder / "broken.npz").write_bytes(b"PK\x03\x04 and then nothing")
+    return folder
+
+
+def prune(
+    place: Path, *more: Any, model: str = "model.py:build_model", data: str = "samples.npz", **options: Any
+) -> Done:
+    needed = ["--data", data, "--groups", "age", "--weights", "dense.safetensors", "--tolerance", "0.5"]
+    return run("prune", model, *needed, *FAST, *more, cwd=place, **options)
+
+
+def test_a_model_of_ones_own_is_pruned_and_everything_is_written(place: Path) -> None:
+    flags = [
+        "--sparsity",
+        "0.6",
+        "--method",
+        "nft",
+        "--method",
+        "ceag:dual_lr=0.1",
+        "--seeds",
+        "2",
+        "--out",
+        "runs/x",
+    ]
+    done = prune(place, *flags)
+    assert done.returncode in (0, 3), done.stderr
+    out = place / "runs/x"
+    document = json.loads((out / "comparison.json").read_text())
+    assert [m["name"] for m in document["methods"]] == ["NFT", "CEAG"]
+    assert "CEAG" in done.stdout
+    assert (out / "comparison.html").as_uri() in done.stdout
+    verdicts = {run["test"]["verdict"] for m in document["methods"] for run in m["runs"]}
+    assert done.returncode == (3 if "inconclusive" in verdicts else 0)
+    assert done.stderr == "" or done.stderr.startswith("evenprune: note: ")
+    names = ["000-nft-s0.6-seed0", "001-nft-s0.6-seed1", "002-ceag-s0.6-seed0", "003-ceag-s0.6-seed1"]
+    for name in names:
+        lines = (out / name / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
+        for split in ("train", "test"):
+            assert json.loads((out / "audits" / f"{name}-{split}.json").read_text())["tolerance"] == 0.5
+            assert "</html>" in (out / "audits" / f"{name}-{split}.html").read_text()
+        weights = load_file(out / "models" / f"{name}.safetensors")
+        assert float((weights["3.weight"] == 0).float().mean()) == pytest.approx(0.6, abs=0.01)
+    written = (out / "checkpoint.safetensors").stat().st_mtime_ns
+    again = prune(place, *flags)
+    assert again.stdout == done.stdout
+    assert (out / "checkpoint.safetensors").stat().st_mtime_ns == written
+    other = prune(place, *[flag.replace("0.6", "0.7") for flag in flags])
+    refused(other, "holds a different experiment", "sparsity: 0.6 against 0.7")
+
+
+def refused(done: Done, *said: str) -> None:
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert re.search(r"^(evenprune: |Usage: )", done.stderr)
+    for part in said:
+        assert part in done.stderr, done.stderr
+
+
+BAD: list[tuple[dict[str, Any], list[str]]] = [
+    ({"model": "nowhere.py:build_model"}, ["there is no file nowhere.py"]),
+    ({"model": "model.py:build"}, ["has no function 'build'; it has", "build_model"]),
+    ({"model": "model.py"}, ["write FILE.py:function"]),
+    ({"model": "model.py:breaks"}, ["raised ValueError: no such checkpoint", "model.py, line"]),
+    ({"model": "model.py:text"}, ["returns str; give a torch.nn.Module"]),
+    ({"model": "no_such_package:build"}, ["No module named 'no_such_package'"]),
+    ({"data": "nowhere.npz"}, ["nowhere.npz", "No such file"]),
+    ({"data": "broken.npz"}, ["broken.npz", "cannot be read as NPZ"]),
+    ({"data": "objects.npz"}, ["Python objects are never loaded"]),
+    ({"data": "one.npy"}, ["holds a single array"]),
+    ({"data": "words.npz"}, ["split holds 'dev'", "marks no sample as 'test'"]),
+    ({"data": "shapes.npz"}, ["unequal lengths: x 3", "y holds <U1", "age has shape [3, 2]"]),
+    ({"data": "all.npz"}, ["has no array 'split'", "a file of their own"]),
+    ({"data": "labels.npz"}, ["labels outside 0 … 3 (the model has 4 classes)"]),
+    ({"groups": ["race"]}, ["has no array 'race'; it has 'x', 'y', 'age', 'split'"]),
+    ({"sparsity": 1.5}, ["sparsity is 1.5"]),
+    ({"sparsity": 0.9999}, ["Sparsity 0.9999 is not reachable"]),
+    ({"method": ["cea"]}, ["method 'cea': there is no such method; choose of nft"]),
+    ({"seeds": "x"}, ["seeds is 'x'"]),
+    ({"weights": "samples.npz"}, ["'samples.npz' cannot be read as safetensors"]),
+    ({"weights": "other.safetensors"}, ["do not fit the model", "Missing key"]),
+    ({"device": "gpu"}, ["device 'gpu' cannot be used"]),
+    ({"out": "model.py"}, ["model.py"]),
+    ({"k": 9999}, ["a ring of 9999 cannot fill"]),
+    ({"model": "nowhere.py:f", "data": "all.npz"}, ["2 problems", "nowhere.py", "'split'"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=[said[0] for _, said in BAD])
+def test_bad_input_is_one_message(
+    place: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: list[str]
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    flags: dict[str, Any] = {
+        "model": "model.py:build_model", "data": "samples.npz", "groups": ["age"], "tolerance": 0.5,
+        "weights": "dense.safetensors", "epochs": 3, "pruning_epochs": 1, "batch_size": 24, "k": 5,
+    }  # fmt: skip
+    with pytest.raises(InputProblems) as caught:
+        conducted(PruneFlags(**(flags | changes)))
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) -> None:
+    refused(
+        prune(place, "--sparsity", "0.9999", data="labels.npz"), "labels outside 0 … 3", "is not reachable"
+    )
+    refused(prune(place, "--epochs", "many"), "--epochs")
+
+
+def test_the_test_samples_may_be_a_file_of_their_own(place: Path) -> None:
+    done = prune(place, "--test", "samples.npz", "--out", "runs/two", data="all.npz")
+    assert done.returncode in (0, 1, 3), done.stderr
+    document = json.loads((place / "runs/two/comparison.json").read_text())
+    assert sum(document["samples"]["train"]) == sum(document["samples"]["test"]) > 200
+
+
+def test_a_group_that_lost_too_much_fails_the_command(place: Path) -> None:
+    done = prune(
+        place, "--method", "nft", "--sparsity", "0.98", "--lr", "0.0", "--tolerance", "0", "--out", "runs/f"
+    )
+    document = json.loads((place / "runs/f/comparison.json").read_text())
+    expected = {"pass": 0, "fail": 1, "inconclusive": 3}
+    assert done.returncode == expected[document["methods"][0]["runs"][0]["test"]["verdict"]]
+
+
+def test_a_full_disk_is_one_message(place: Path) -> None:
+    done = prune(
+        place,
+        "--out",
+        "runs/full",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
+    )
+    refused(done, "runs/full")
+    assert "No room for the checkpoint" in done.stderr or "Cannot write" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["prune", "run"])
+def test_help_explains_each_flag_in_one_line(command: str) -> None:
+    lines = run(command, "--help", env={"COLUMNS": "80", "PATH": "/usr/bin"}).stdout.splitlines()
+    options = lines[lines.index("Options:") + 1 :]
+    assert len(options) > 15
+    assert all(re.match(r"  --[a-z-]+ +\S", line) for line in options if line)
+
+
+def test_the_flags_of_run_change_the_built_in_experiment() -> None:
+    wanted = experiment_of(RunFlags(experiment="digits", sparsity=0.5, seeds="3", method=["nft"]))
+    assert (wanted.sparsity, wanted.seeds, wanted.method) == (0.5, (0, 1, 2), ("nft",))
+    assert wanted.tolerance == BUILT_IN["digits"].tolerance
+    assert wanted.out == str(Path("runs") / wanted.id)
+    with pytest.raises(InputProblems, match="nonsense is no built-in experiment: digits"):
+        experiment_of(RunFlags(experiment="nonsense"))
+    with pytest.raises(InputProblems, match="4 problems"):
+        experiment_of(PruneFlags())
+
+
+@pytest.mark.slow
+def test_a_built_in_experiment_runs(tmp_path: Path) -> None:
+    flags = [
+        "--epochs",
+        "4",
+        "--pruning-epochs",
+        "2",
+        "--method",
+        "ceag",
+        "--seeds",
+        "2",
+        "--out",
+        tmp_path / "d",
+    ]
+    done = run("run", "digits", *flags)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "digits-ceag-s0.97-" in done.stdout
+    assert "evenprune: note:" not in done.stderr  # a ring of 20 fits the 30 samples of the rare digits
+    assert (tmp_path / "d" / "dense" / "checkpoint.safetensors").exists()
