@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evenprune.experiment import BUILT_IN
-from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of
+from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
 from evenprune.tally import InputProblems
 from tests.training_cases import NAMES, images, network, trained
 
@@ -162,18 +162,21 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), BAD, ids=[said[0] for _, said in BAD])
-def test_bad_input_is_one_message(
-    place: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: list[str]
-) -> None:
+@pytest.fixture
+def at_home(place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Flags that are all right, in the folder of the user."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    flags: dict[str, Any] = {
+    return {
         "model": "model.py:build_model", "data": "samples.npz", "groups": ["age"], "tolerance": 0.5,
         "weights": "dense.safetensors", "epochs": 3, "pruning_epochs": 1, "batch_size": 24, "k": 5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD, ids=[said[0] for _, said in BAD])
+def test_bad_input_is_one_message(at_home: dict[str, Any], changes: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(InputProblems) as caught:
-        conducted(PruneFlags(**(flags | changes)))
+        conducted(PruneFlags(**(at_home | changes)))
     for part in said:
         assert part in str(caught.value)
 
@@ -185,20 +188,21 @@ def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) ->
     refused(prune(place, "--epochs", "many"), "--epochs")
 
 
-def test_the_test_samples_may_be_a_file_of_their_own(place: Path) -> None:
-    done = prune(place, "--test", "samples.npz", "--out", "runs/two", data="all.npz")
-    assert done.returncode in (0, 1, 3), done.stderr
-    document = json.loads((place / "runs/two/comparison.json").read_text())
-    assert sum(document["samples"]["train"]) == sum(document["samples"]["test"]) > 200
-
-
-def test_a_group_that_lost_too_much_fails_the_command(place: Path) -> None:
-    done = prune(
-        place, "--method", "nft", "--sparsity", "0.98", "--lr", "0.0", "--tolerance", "0", "--out", "runs/f"
+def test_the_test_samples_may_be_a_file_of_their_own(place: Path, at_home: dict[str, Any]) -> None:
+    result, folder, _ = conducted(
+        PruneFlags(**at_home | {"data": "all.npz", "test": "samples.npz", "out": "runs/2"})
     )
-    document = json.loads((place / "runs/f/comparison.json").read_text())
-    expected = {"pass": 0, "fail": 1, "inconclusive": 3}
-    assert done.returncode == expected[document["methods"][0]["runs"][0]["test"]["verdict"]]
+    sizes = result.document()["samples"]
+    assert sum(sizes["train"]) == sum(sizes["test"]) > 200
+    assert f"Page: {place}" in report(result, folder)
+
+
+def test_the_strictest_audit_of_all_runs_is_the_verdict(at_home: dict[str, Any]) -> None:
+    harmed = {"method": ["nft", "ceag"], "sparsity": 0.98, "lr": 0.0, "tolerance": 0.0, "out": "runs/harmed"}
+    result, folder, _ = conducted(PruneFlags(**at_home | harmed))
+    words = [audits["test"].verdict for audits in result.audits.values()]
+    assert result.verdict == max(words, key=["pass", "inconclusive", "fail"].index)
+    assert f"strictest of the 2 test audits is that of {result.worst.model}" in report(result, folder)
 
 
 def test_a_full_disk_is_one_message(place: Path) -> None:

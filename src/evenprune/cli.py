@@ -9,8 +9,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from evenprune import audit_command
+from evenprune import audit_command, prune_command
 from evenprune.audit_command import AuditFlags, flag
+from evenprune.prune_command import PruneFlags, RunFlags
 from evenprune.tally import InputProblems
 
 BAD_INPUT, DEFECT = 2, 70  # exit codes; those of an audit are in audit_command
@@ -117,3 +118,34 @@ def _sample_size(
         f"pruning passes with a probability of {power:.6g} (tolerance {tolerance:.6g}, "
         f"disagreement {disagreement:.6g}, confidence {confidence:.6g}).\n"
     )
+
+
+@app.command("prune")
+@taking(PruneFlags)
+def _prune(flags: Any) -> None:
+    """Prune a trained model so that no group loses much more than the others, and audit it.
+
+    Exit codes, of the strictest test audit: 0 pass, 1 fail, 3 inconclusive; 2 bad usage or bad input.
+    """
+    _conduct(flags)
+
+
+@app.command("run")
+@taking(RunFlags)
+def _run(flags: Any) -> None:
+    """Run a built-in experiment; a flag that is not given has the value of that experiment.
+
+    Exit codes, of the strictest test audit: 0 pass, 1 fail, 3 inconclusive; 2 bad usage or bad input.
+    """
+    _conduct(flags)
+
+
+def _conduct(flags: Any) -> NoReturn:
+    try:
+        result, folder, notes = prune_command.conducted(flags)
+    except InputProblems as error:
+        refuse(error.problems)
+    for note in notes:
+        print(f"evenprune: note: {note}", file=sys.stderr)
+    say(prune_command.report(result, folder))
+    sys.exit(audit_command.exit_code(result.verdict, None))

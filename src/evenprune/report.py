@@ -27,6 +27,7 @@ from evenprune.wording import (
 __all__ = ["to_html", "to_json", "to_markdown", "to_text", "verdict_sentence", "write"]
 
 WIDTH = 110  # of a terminal
+WIDEST_CELL = 28  # but for the first of a row
 MOST_GROUPS, WORST_GROUPS = 40, 20  # with more than the first, only so many of the worst are listed
 Table = list[list[str]]  # the first row is the header
 
@@ -81,8 +82,10 @@ def to_text(document: Document) -> str:
     parts = [_wrapped(verdict_sentence(document)), _text_table(_figures(document))]
     if len(models_of(document)) > 1:
         parts += [_text_table(_models_table(document)), *map(_wrapped, _comparison_lines(document))]
-        table = _fitting(_side_by_side(document))
-        parts.append(f"Excess gap by group and model{_in_unit(document)}:\n{_text_table(table)}")
+        whole = _side_by_side(document)
+        shown = _fitting(whole)
+        title = f"Excess gap by group and model{_in_unit(document)}:\n"
+        parts.append(title + _text_table(shown) + _left_out(whole[0][len(shown[0]) :]))
     else:
         parts.append(_text_table(_groups_table(document)))
     parts[-1] += _more_groups(document)
@@ -280,9 +283,21 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 def _fitting(table: Table) -> Table:
     """Leave out the last columns that no terminal of WIDTH could show beside a readable first one."""
     kept = len(table[0])
-    while kept > 3 and sum(_widths([row[1:kept] for row in table])) + 2 * kept > WIDTH - 16:
+    widths = [min(width, WIDEST_CELL) for width in _widths(table)]
+    while kept > 3 and sum(widths[1:kept]) + 2 * kept > WIDTH - 16:
         kept -= 1
     return [row[:kept] for row in table]
+
+
+def _left_out(models: Sequence[str]) -> str:
+    """Which models have no column, in one line with as many of their names as it holds."""
+    if not models:
+        return ""
+    names = [_clipped(name, WIDEST_CELL) for name in models]
+    said = (
+        f"No room for the columns of {_some(names, most)}; other formats have all." for most in (4, 3, 2, 1)
+    )
+    return "\n" + next(line for line in said if _columns_wide(line) <= WIDTH)
 
 
 def _widths(table: Table) -> list[int]:
@@ -291,7 +306,7 @@ def _widths(table: Table) -> list[int]:
 
 def _text_table(table: Table) -> str:
     """Aligned columns: words to the left, numbers to the right, names shortened until the line fits."""
-    table = [[_clipped(row[0], 60), *(_clipped(cell, 28) for cell in row[1:])] for row in table]
+    table = [[_clipped(row[0], 60), *(_clipped(cell, WIDEST_CELL) for cell in row[1:])] for row in table]
     widths = _widths(table)
     over = max(0, sum(widths) + 2 * (len(widths) - 1) - WIDTH)
     widths[0] = max(8, widths[0] - over)

@@ -1,0 +1,53 @@
+"""Built-in experiments: data, a dense model trained on them, and settings that show what pruning does."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from evenprune import methods
+from evenprune.data import digits
+from evenprune.models import small_cnn
+from evenprune.recipe import Data, Recipe, Run, Split
+from evenprune.reference import DenseReference
+from evenprune.trackers import Hook
+from evenprune.training import fit
+
+DENSE = Recipe(epochs=40, pruning_epochs=0, batch_size=32, optimizer=partial(SGD, lr=0.05, momentum=0.9))
+
+
+def dense_and_data(
+    name: str, *, folder: Path | None = None, hooks: Sequence[Hook] = ()
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The trained dense model of a built-in experiment, and its splits. With a folder it is trained once."""
+    return BUILDERS[name](None if folder is None else folder / "dense", hooks)
+
+
+def _digits(folder: Path | None, hooks: Sequence[Hook]) -> tuple[nn.Module, dict[str, Any]]:
+    train, test = digits.load()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = small_cnn()
+    split = Split(train[0], train[1], train[2]["digit"])
+    return train_dense(model, split, folder=folder, hooks=hooks), {"train": train, "test": test}
+
+
+def train_dense(
+    model: nn.Module, train: Split, *, folder: Path | None = None, hooks: Sequence[Hook] = ()
+) -> nn.Module:
+    """A dense model is a run that prunes nothing: the same loop, the same checkpoints."""
+    nothing = torch.zeros(len(train))
+    names = [str(group) for group in range(int(train.groups.max()) + 1)]
+    counted = DenseReference.from_outcomes(correct=nothing, losses=nothing, groups=train.groups, names=names)
+    data = Data(train=train, reference=counted)
+    runs = [Run(method=methods.nft(), sparsity=0.0)]
+    return fit(model, data, runs=runs, recipe=DENSE, folder=folder, hooks=hooks)[0].model
+
+
+BUILDERS: dict[str, Callable[[Path | None, Sequence[Hook]], tuple[nn.Module, dict[str, Any]]]] = {
+    "digits": _digits
+}

@@ -1,0 +1,238 @@
+"""One flat value per experiment: its fields are the flags of the command line and the axes of a sweep.
+
+Equal experiments have equal ids; the folder of the results and the device are no part of it.
+"""
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenprune.plan import Method
+    from evenprune.recipe import Recipe
+
+CHOICES = {
+    "optimizer": ("sgd", "adamw"),
+    "schedule": ("steps", "cosine", "constant"),
+    "precision": ("float32", "bfloat16"),
+    "scope": ("layer", "global"),
+}
+
+
+def told(default: Any, text: str, *, metavar: str = "", identity: bool = True) -> Any:
+    """A field with its one line of help; identity=False: it does not change what comes out."""
+    return field(default=default, metadata={"help": text, "metavar": metavar, "identity": identity})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What to prune, how, and how it is judged. `problems()` lists everything that is wrong with it."""
+
+    model: str = told("", "FILE.py:function that returns the trained dense model.", metavar="MODEL")
+    data: str = told("", "NPZ with x, y, group columns, and split (train/test).", metavar="FILE")
+    test: str = told("", "NPZ of the test samples, if FILE has no split.", metavar="FILE")
+    weights: str = told("", "Safetensors file with the weights of the dense model.", metavar="FILE")
+    groups: tuple[str, ...] = told((), "Column of groups; repeated: their intersections.", metavar="COL")
+    sparsity: float = told(0.9, "Share of the prunable weights that goes.", metavar="X")
+    method: tuple[str, ...] = told(("ceag",), "Method, repeatable; such as ceag:dual_lr=0.1.", metavar="NAME")
+    tolerance: float | None = told(None, "How much more than the average a group may lose.", metavar="X")
+    dual_lr: float | None = told(None, "Step of the multipliers; else the method's own.", metavar="X")
+    k: int = told(40, "Outcomes of each group that a replay buffer holds.", metavar="N")
+    seeds: tuple[int, ...] = told((0,), 'Runs per method: "5" for seeds 0 to 4, or "3,7".', metavar="LIST")
+    epochs: int = told(60, "Epochs in all.", metavar="N")
+    pruning_epochs: int = told(15, "Epochs of these in which the sparsity rises.", metavar="N")
+    batch_size: int = told(128, "Samples in a step.", metavar="N")
+    lr: float = told(0.01, "Learning rate.", metavar="X")
+    momentum: float = told(0.9, "Momentum of SGD.", metavar="X")
+    weight_decay: float = told(0.0, "Weight decay, not on biases and norms.", metavar="X")
+    optimizer: str = told("sgd", "sgd or adamw.", metavar="NAME")
+    schedule: str = told("steps", "Of the learning rate: steps, cosine, constant.", metavar="NAME")
+    clip_norm: float | None = told(None, "Largest norm of a run's gradient.", metavar="X")
+    precision: str = told("float32", "float32 or bfloat16.", metavar="NAME")
+    scope: str = told("layer", "Prune by layer, or global: all layers together.", metavar="NAME")
+    pattern: str = told("", "Pattern of the masks, such as 2:4.", metavar="N:M")
+    exclude: tuple[str, ...] = told((), "Layer that is never pruned; repeatable, * allowed.", metavar="NAME")
+    evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
+    confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
+    device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
+    out: str = told("", "Folder of the results, to resume from (runs/ID).", metavar="DIR", identity=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What differs from the defaults and changes the result: fields that come later change no id."""
+        named = [f for f in fields(self) if f.metadata["identity"] and getattr(self, f.name) != f.default]
+        return {f.name: getattr(self, f.name) for f in named}
+
+    @property
+    def id(self) -> str:
+        """A readable name and a short hash of all settings: digits-nft+ceag-s0.97-3f2a9c1b."""
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
+        source = re.split(r"[\\/]", self.data.removesuffix(".npz"))[-1]
+        methods = "+".join(name.partition(":")[0] for name in self.method)
+        name = f"{source}-{methods}-s{self.sparsity:g}-{digest}"
+        return re.sub(r"[^\w.+-]+", "_", name).strip("-")
+
+    def problems(self) -> list[str]:
+        """Every fault of the values themselves; files and data are read later."""
+        return [*_text_problems(self), *_number_problems(self), *method_problems(self)]
+
+    def methods(self) -> list["Method"]:
+        return [build_method(text, self) for text in self.method]
+
+    def recipe(self) -> "Recipe":
+        from evenprune.recipe import Recipe
+
+        return Recipe(
+            epochs=self.epochs,
+            pruning_epochs=self.pruning_epochs,
+            batch_size=self.batch_size,
+            optimizer=_optimizer(self),
+            scheduler=_scheduler(self),
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            precision=self.precision,  # type: ignore[arg-type]  # problems() has checked the words
+            scope=self.scope,  # type: ignore[arg-type]
+            pattern=_pattern(self.pattern),
+            exclude=self.exclude,
+            evaluate_every=self.evaluate_every,
+        )
+
+
+def _text_problems(e: Experiment) -> Iterator[str]:
+    if not e.data:
+        yield "data is missing: give an NPZ file with x, y and group columns"
+    if not e.model:
+        yield "model is missing: name the function that returns the dense model, as FILE.py:build_model"
+    if not e.groups:
+        yield "groups is missing: which array of the file tells the groups apart?"
+    for name, words in CHOICES.items():
+        if getattr(e, name) not in words:
+            yield f"{name} is {getattr(e, name)!r}: choose {' or '.join(words)}"
+    if e.pattern and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", e.pattern):
+        yield f"pattern is {e.pattern!r}: write it as 2:4, two of every four weights kept"
+    if not e.method:
+        yield f"method is missing: choose of {', '.join(_names())}"
+
+
+def _number_problems(e: Experiment) -> Iterator[str]:
+    """Ranges of the numbers; those of the recipe and of the methods are checked there too."""
+    at_least = {"k": 1, "epochs": 1, "pruning_epochs": 0, "batch_size": 1, "evaluate_every": 1}
+    for name, least in at_least.items():
+        if getattr(e, name) < least:
+            yield f"{name} is {getattr(e, name)}: it must be at least {least}"
+    for name in ("lr", "momentum", "weight_decay", "dual_lr", "clip_norm"):
+        value = getattr(e, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            yield f"{name} is {value}: it must be a number that is not negative"
+    if not 0 <= e.sparsity < 1:
+        yield f"sparsity is {e.sparsity}: it must lie in [0, 1); 0.9 leaves one weight in ten"
+    if e.tolerance is None:
+        yield "tolerance is missing: how much more than the average may a group lose, e.g. 0.02?"
+    elif not 0 <= e.tolerance <= 1:
+        yield f"tolerance is {e.tolerance}: it must lie in [0, 1], such as 0.02 for 2 points"
+    if not 0.5 < e.confidence < 1:
+        yield f"confidence is {e.confidence}: it must lie between 0.5 and 1, such as 0.95"
+    if not e.seeds or len(set(e.seeds)) < len(e.seeds):
+        yield f"seeds is {list(e.seeds)}: give one or more different whole numbers"
+
+
+def _names() -> Sequence[str]:
+    from evenprune import methods
+
+    return list(methods.TABLE)
+
+
+def method_problems(e: Experiment) -> Iterator[str]:
+    if len(set(e.method)) < len(e.method):
+        yield f"method names one twice: {', '.join(e.method)}"
+    for text in e.method:
+        try:
+            build_method(text, e)
+        except (TypeError, ValueError) as error:
+            yield f"method {text!r}: {error}"
+
+
+def build_method(text: str, e: Experiment) -> "Method":
+    """A method of its name and own settings; the experiment's where it takes them and has none of its own."""
+    from evenprune import methods
+
+    name, _, rest = text.partition(":")
+    if name not in methods.TABLE:
+        raise ValueError(f"there is no such method; choose of {', '.join(methods.TABLE)}")
+    make = methods.TABLE[name]
+    takes = inspect.signature(make).parameters
+    shared = {"tolerance": e.tolerance or 0.0, "dual_lr": e.dual_lr, "k": e.k, "on": "validation"}
+    values = {key: value for key, value in shared.items() if key in takes and value is not None}
+    return make(**values | dict(_settings(rest)))
+
+
+def _settings(text: str) -> Iterator[tuple[str, Any]]:
+    """dual_lr=0.1,k=20 as names and values."""
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} is no setting; write name=value, several with commas")
+        yield name.strip(), _value(value.strip())
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """ "5" as 0, 1, 2, 3, 4; "3,7" as these two; "3," as this one."""
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        numbers = [int(part) for part in parts if part]
+    except ValueError:
+        raise ValueError(
+            f'seeds is {text!r}: write a number of runs such as "5", or seeds as "3,7"'
+        ) from None
+    return tuple(range(numbers[0])) if len(parts) == 1 and numbers else tuple(numbers)
+
+
+def _pattern(text: str) -> tuple[int, int] | None:
+    kept, _, of = text.partition(":")
+    return (int(kept), int(of)) if text else None
+
+
+def _optimizer(e: Experiment) -> Any:
+    from torch.optim import SGD, AdamW
+
+    return partial(SGD, lr=e.lr, momentum=e.momentum) if e.optimizer == "sgd" else partial(AdamW, lr=e.lr)
+
+
+def _scheduler(e: Experiment) -> Any:
+    from torch.optim.lr_scheduler import CosineAnnealingLR
+
+    from evenprune.recipe import steps_down
+
+    return {"steps": steps_down, "cosine": CosineAnnealingLR, "constant": None}[e.schedule]
+
+
+BUILT_IN = {
+    "digits": Experiment(
+        data="digits",
+        model="small_cnn",
+        groups=("digit",),
+        sparsity=0.97,
+        method=("nft", "el-rb:dual_lr=0.005", "ceag:dual_lr=0.1"),
+        tolerance=0.02,
+        k=20,
+        seeds=tuple(range(5)),
+        batch_size=64,
+        lr=0.03,
+        evaluate_every=3,
+    )
+}

@@ -1,0 +1,203 @@
+"""The commands prune and run: flags made of the fields of Experiment, and what they write."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import Field, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from evenprune.experiment import BUILT_IN, Experiment, parse_seeds
+from evenprune.tally import InputProblems
+
+if TYPE_CHECKING:
+    from evenprune.result import Result
+
+
+# --- flags ---
+
+
+def _flag(of: "Field[Any]", hint: Any, *, own_defaults: bool) -> tuple[str, Any, Any]:
+    """A field of Experiment as a flag. Flags that are not given are None, so that presets can fill them."""
+    several = hint == tuple[str, ...]
+    kind: Any = list[str] if several else str if of.name == "seeds" else hint
+    text = of.metadata["help"]
+    if own_defaults and of.default not in ("", (), None):
+        default: Any = of.default
+        shown = "1" if of.name == "seeds" else " ".join(default) if several else str(default)
+        text = f"{text.removesuffix('.')} ({shown})."
+    option = typer.Option(f"--{of.name.replace('_', '-')}", help=text, metavar=of.metadata["metavar"])
+    return of.name, Annotated[kind | None, option], field(default=None)
+
+
+def _flags(name: str, first: tuple[str, Any], *, without: set[str], own_defaults: bool) -> type:
+    hints = get_type_hints(Experiment)
+    options = [
+        _flag(f, hints[f.name], own_defaults=own_defaults)
+        for f in fields(Experiment)
+        if f.name not in without
+    ]
+    return make_dataclass(name, [(*first, field(default=None)), *options], frozen=True)
+
+
+def _argument(metavar: str, text: str) -> Any:
+    return Annotated[str | None, typer.Argument(metavar=metavar, show_default=False, help=text)]
+
+
+PruneFlags = _flags(
+    "PruneFlags",
+    ("model", _argument("MODULE.py:FUNCTION", "The function that returns the trained dense model.")),
+    without={"model"},
+    own_defaults=True,
+)
+RunFlags = _flags(
+    "RunFlags",
+    ("experiment", _argument("NAME", f"A built-in experiment: {', '.join(BUILT_IN)}.")),
+    without={"model", "data", "test", "weights", "groups"},
+    own_defaults=False,
+)
+
+
+def experiment_of(flags: Any) -> Experiment:
+    """The experiment that the flags ask for, or everything that is wrong with them."""
+    given = {name: value for name, value in vars(flags).items() if value is not None}
+    name, problems, start = given.pop("experiment", None), list[str](), Experiment()
+    if "experiment" in vars(flags):
+        problems = (
+            [] if name in BUILT_IN else [f"{name or 'NAME'} is no built-in experiment: {', '.join(BUILT_IN)}"]
+        )
+        start = BUILT_IN.get(name, next(iter(BUILT_IN.values())))
+    try:
+        wanted = replace(start, **{key: _value(key, value) for key, value in given.items()})
+    except ValueError as error:
+        raise InputProblems([*problems, str(error)]) from None
+    problems += wanted.problems()
+    if problems:
+        raise InputProblems(problems)
+    return wanted if wanted.out else replace(wanted, out=str(Path("runs") / wanted.id))
+
+
+def _value(name: str, value: Any) -> Any:
+    return parse_seeds(value) if name == "seeds" else tuple(value) if isinstance(value, list) else value
+
+
+# --- work ---
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What goes wrong in practice becomes one plain message; a defect of ours keeps its trace."""
+    from evenprune.checkpoint import CheckpointError, DifferentExperiment
+    from evenprune.training import NotFinite
+
+    try:
+        yield
+    except (CheckpointError, DifferentExperiment, NotFinite, OSError, ImportError) as error:
+        raise InputProblems([str(error)]) from error
+
+
+def conducted(flags: Any) -> tuple["Result", Path, list[str]]:
+    """Prune as the flags say and write the results: the result, its folder, and the warnings on the way."""
+    _need_torch()
+    wanted = experiment_of(flags)
+    with _refusing(), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        result = conduct(wanted)
+        write(result, Path(wanted.out))
+    return result, Path(wanted.out), [str(one.message) for one in heard if one.category is UserWarning]
+
+
+def _need_torch() -> None:
+    try:
+        import safetensors  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InputProblems([f"pruning needs torch ({error}): pip install 'evenprune[torch]'"]) from None
+
+
+def conduct(wanted: Experiment) -> "Result":
+    """The experiment, from its data to its result; in a folder that holds it already, at once."""
+    from evenprune.pruning import prune
+    from evenprune.trackers import ProgressBar
+
+    out, hooks = Path(wanted.out), [ProgressBar()]
+    model, splits = _model_and_data(wanted, out)
+    result = prune(
+        model,
+        **splits,
+        groups=wanted.groups,
+        sparsity=wanted.sparsity,
+        method=wanted.methods(),
+        seeds=wanted.seeds,
+        recipe=wanted.recipe(),
+        folder=out,
+        tolerance=wanted.tolerance,
+        confidence=wanted.confidence,
+        device=_device(wanted.device),
+        hooks=hooks,
+    )
+    return replace(result, title=f"{wanted.id}: {wanted.sparsity * 100:g} % sparse")
+
+
+def _model_and_data(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
+    from evenprune import built_in, model_file
+    from evenprune.data import arrays
+    from evenprune.trackers import ProgressBar
+
+    if wanted.data in built_in.BUILDERS:
+        return built_in.dense_and_data(wanted.data, folder=out, hooks=[ProgressBar()])
+    problems: list[str] = []
+    splits: dict[str, Any] = {}
+    try:
+        splits = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
+    except InputProblems as error:
+        problems += error.problems
+    try:
+        model = model_file.load(wanted.model, wanted.weights)
+    except InputProblems as error:
+        problems += error.problems
+    if problems:
+        raise InputProblems(problems)
+    return model, splits
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputProblems([f"device {name!r} cannot be used: {reason}"]) from None
+
+
+def write(result: "Result", folder: Path) -> None:
+    """The comparison, an audit per run and split, and the pruned weights of each run."""
+    from safetensors.torch import save
+
+    from evenprune import atomic
+    from evenprune.trackers import name_of
+
+    for part in ("audits", "models"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for ending in ("html", "json", "txt"):
+        result.save(folder / f"comparison.{ending}")
+    for place, (name, run) in enumerate(zip(result.names, result.runs, strict=True)):
+        for split, audit in result.audits[name].items():
+            for ending in ("html", "json"):
+                audit.save(folder / "audits" / f"{name_of(place, run)}-{split}.{ending}")
+        weights = {key: tensor.contiguous() for key, tensor in result.models[name].state_dict().items()}
+        atomic.write_bytes(folder / "models" / f"{name_of(place, run)}.safetensors", save(weights))
+
+
+def report(result: "Result", folder: Path) -> str:
+    """What the screen shows: the table, the strictest audit, and where everything lies."""
+    page = (folder / "comparison.html").resolve()
+    worst = result.worst
+    heading = f"The strictest of the {len(result.runs)} test audits is that of {worst.model}:\n\n"
+    head = heading if len(result.runs) > 1 else ""
+    return f"{result}\n\n{head}{worst}\nPage: {page}\n      {page.as_uri()}\n"

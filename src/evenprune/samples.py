@@ -1,0 +1,197 @@
+"""Data as people have it (tensors, data sets, columns of groups) to splits for training and audits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evenprune.groups import as_columns, encode, to_array
+from evenprune.predict import as_split
+from evenprune.recipe import Split
+from evenprune.tally import InputProblems
+
+Groups = str | Sequence[str] | Mapping[str, Sequence[str]] | None
+Columns = dict[str, NDArray[Any]]  # by attribute, one value per sample; None where it is missing
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All splits of an experiment, with the same groups in each."""
+
+    names: tuple[str, ...]  # of the groups that the training data has
+    splits: dict[str, Split]  # group ids point into names; −1: missing, or not in the training data
+    columns: dict[str, Columns]  # what an audit groups by
+    unseen: dict[str, tuple[str, ...]]  # groups of each split that the training data has not
+
+
+def read(data: Mapping[str, Any], groups: Groups) -> Samples:
+    """Splits by name, "train" among them, or one error that lists every problem."""
+    problems: list[str] = []
+    parts = {}
+    for name, value in data.items():
+        try:
+            parts[name] = _parts(value, groups)
+            problems += [f"{name}: {p}" for p in _problems(*parts[name])]
+        except (TypeError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise InputProblems(problems)
+    ids, names = _encode_together({name: columns for name, (_, _, columns) in parts.items()})
+    seen = np.unique(ids["train"][ids["train"] >= 0])  # groups of the training data
+    place = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry serves id −1
+    place[seen] = np.arange(len(seen))
+    splits = {n: Split(x, y, torch.as_tensor(place[ids[n]])) for n, (x, y, _) in parts.items()}
+    unseen = {n: tuple(names[i] for i in np.setdiff1d(own[own >= 0], seen)) for n, own in ids.items()}
+    columns = {name: part[2] for name, part in parts.items()}
+    return Samples(tuple(names[i] for i in seen), splits, columns, unseen)
+
+
+def _encode_together(columns: Mapping[str, Columns]) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
+    """Group ids [N] per split, and the names of all groups: a name means one group in every split."""
+    joined = {
+        attribute: _joined([own[attribute] for own in columns.values()]) for attribute in columns["train"]
+    }
+    ids, names = encode(joined)
+    sizes = [len(next(iter(own.values()))) for own in columns.values()]
+    return dict(zip(columns, np.split(ids, np.cumsum(sizes)[:-1]), strict=True)), names
+
+
+def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    alike = len({column.dtype.kind for column in columns}) == 1
+    return np.concatenate(columns if alike else [column.astype(object) for column in columns])
+
+
+def strangers(samples: Samples) -> list[str]:
+    """A sentence for each split with groups that the training data has not: nothing is constrained there."""
+    return [
+        f"{len(unseen)} of the groups in {split} are not in the training data "
+        f"({', '.join(unseen[:5])}{' …' if len(unseen) > 5 else ''}): they are audited, but nothing "
+        "constrains them."
+        for split, unseen in samples.unseen.items()
+        if unseen
+    ]
+
+
+def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
+    """Inputs, labels and the chosen group columns of one split."""
+    inputs, labels, given = _three(data)
+    ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
+    split = as_split((torch.as_tensor(inputs), torch.as_tensor(labels), ids))
+    return split.inputs, split.labels, _chosen(given, groups)
+
+
+def _three(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, g) of tensors, of a data set, or of a Split; g is one column, or a mapping of columns."""
+    if isinstance(data, Split):
+        if data.mean is not None:
+            return data.as_network_input(data.inputs), data.labels, data.groups
+        return data.inputs, data.labels, data.groups
+    if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise TypeError(
+            f"{type(data).__name__} is neither (inputs, labels, groups) nor a map-style data set "
+            "(with __len__ and __getitem__). Of a DataLoader, pass its .dataset."
+        )
+    if isinstance(data, tuple | list) and data and hasattr(data[0], "shape"):
+        return _exactly_three(tuple(data))
+    return _exactly_three(getattr(data, "tensors", None) or _read_items(data))
+
+
+def _exactly_three(columns: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    if len(columns) != 3:
+        raise ValueError(
+            f"each sample must be (input, label, group), but has {len(columns)} parts; the group is one "
+            'value, or a mapping such as {"race": …, "gender": …}'
+        )
+    return columns[0], columns[1], columns[2]
+
+
+def _read_items(data: Any) -> tuple[Any, ...]:
+    """Every item once: a data set that augments at random gives one fixed variant (see Recipe.augment)."""
+    if not len(data):
+        raise ValueError("there are no samples")
+    items = [data[i] for i in range(len(data))]
+    if any(len(item) != 3 for item in items):
+        return _exactly_three(tuple(items[0]))
+    inputs, labels, given = zip(*items, strict=True)
+    stacked = torch.stack([torch.as_tensor(value) for value in inputs])
+    return stacked, torch.as_tensor([int(label) for label in labels]), _by_column(given)
+
+
+def _by_column(values: Sequence[Any]) -> Any:
+    """One value per item, or one mapping per item, as columns."""
+    if isinstance(values[0], Mapping):
+        return {name: [_plain(value[name]) for value in values] for name in values[0]}
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _chosen(given: Any, groups: Groups) -> Columns:
+    """The group columns that `groups` asks for, their codes replaced by names where it gives names."""
+    columns = {name: _column(values) for name, values in as_columns(given).items()}
+    if isinstance(groups, str):
+        groups = [groups]
+    wanted = list(groups) if groups is not None else list(columns)
+    if not isinstance(given, Mapping) and not hasattr(given, "columns"):
+        if len(wanted) > 1:
+            raise ValueError(
+                f"groups names {len(wanted)} attributes, but the data has one column of groups; "
+                'give a mapping, such as (x, y, {"race": race, "gender": gender})'
+            )
+        columns = {wanted[0]: columns["group"]} if wanted else {}
+    absent = [name for name in wanted if name not in columns]
+    if absent or not wanted:
+        raise ValueError(f"there is no group column {absent}; the data has {list(columns) or 'none'}")
+    named = groups if isinstance(groups, Mapping) else {}
+    return {a: _named(columns[a], named[a], a) if a in named else columns[a] for a in wanted}
+
+
+def _column(values: Any) -> NDArray[Any]:
+    """One value per sample. Of whole numbers, −1 stands for a missing value, as in training."""
+    array = to_array(values)
+    if array.dtype.kind == "i" and array.size and array.min() == -1:
+        return np.array([None if value == -1 else value for value in array.tolist()], dtype=object)
+    return array
+
+
+def _named(codes: NDArray[Any], names: Sequence[str], attribute: str) -> NDArray[Any]:
+    """Codes 0, 1, … as names; missing ones stay missing."""
+    listed = codes.tolist()
+    outside = [
+        (i, c)
+        for i, c in enumerate(listed)
+        if c is not None and not (isinstance(c, int) and 0 <= c < len(names))
+    ]
+    if outside:
+        first, code = outside[0]
+        raise ValueError(
+            f"{len(outside)} group ids of {attribute!r} outside −1 … {len(names) - 1} ({len(names)} names "
+            f"are given); the first is {code!r} at sample {first}"
+        )
+    return np.array([None if code is None else names[code] for code in listed], dtype=object)
+
+
+def _problems(inputs: Tensor, labels: Tensor, columns: Columns) -> Iterator[str]:
+    sizes = {"inputs": len(inputs), "labels": len(labels)}
+    sizes |= {f"groups[{name!r}]": len(column) if column.ndim else 0 for name, column in columns.items()}
+    if len(set(sizes.values())) > 1:
+        yield "unequal lengths: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+    if not min(sizes.values()):
+        yield "there are no samples"
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        bad = ~inputs.isfinite().flatten(1).all(1)
+        yield (
+            f"{int(bad.sum())} samples have inputs that are NaN or infinite, the first is sample "
+            f"{int(bad.nonzero()[0])}: fill them in, or leave these samples out"
+        )
+    for name, column in columns.items():
+        if column.ndim != 1:
+            yield f"groups[{name!r}] has shape {list(column.shape)}: give one value per sample"
+        elif column.dtype.kind == "i" and column.size and column.min() < -1:
+            yield f"groups[{name!r}] holds {column.min()}: ids start at 0, and −1 stands for a missing one"
