@@ -173,6 +173,18 @@ def test_an_audit_loads_no_torch(folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_a_model_that_is_all_wrong_by_one_digit_does_not_pass(tmp_path: Path) -> None:
+    """Class ids that a float takes for one: the pruned model names the other class in every row."""
+    first, second = "12345678901234567890", "12345678901234567891"
+    label = np.where(np.arange(3000) % 2 == 0, first, second)
+    other = np.where(np.arange(3000) % 2 == 0, second, first)
+    group = np.array(["a", "b", "c"])[np.arange(3000) % 3]
+    frame = pl.DataFrame({"label": label, "dense": label, "pruned": other, "group": group})
+    frame.write_csv(tmp_path / "t.csv")
+    written = json.loads(audit(tmp_path / "t.csv", *FLAGS, "--json", "-").stdout)
+    assert (written["overall"]["dense"], written["overall"]["pruned"]) == (1.0, 0.0)
+
+
 # Bad usage
 
 
@@ -308,6 +320,12 @@ def pickled_npz(path: Path) -> None:
     )
 
 
+def unequal_objects_npz(path: Path) -> None:
+    arrays = {name: column.to_numpy() for name, column in sample().to_dict().items()}
+    objects = {name: arrays[name].astype(object) for name in ("group", "pruned")}
+    np.savez(path, **arrays | objects | {"label": arrays["label"][:-1], "dense": np.zeros((6000, 2, 2))})
+
+
 def text(content: str | bytes) -> Callable[[Path], None]:
     data = content if isinstance(content, bytes) else content.encode()
     return lambda path: path.write_bytes(data) and None
@@ -338,6 +356,14 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
     "JSON array": ("t.json", text('[{"label": 1}]'), ["one object a line"]),
     "unequal lengths": ("t.npz", unequal_npz, ["unequal lengths", "'label' 5,999", "'dense' 6,000"]),
     "pickled objects": ("t.npz", pickled_npz, ["Python objects, which are never loaded"]),
+    "bad arrays": (
+        "t.npz",
+        unequal_objects_npz,
+        [
+            "4 problems", "'pruned' of", "'group' of", "Python objects", "'dense' of", "shape [6000, 2, 2]",
+            "unequal lengths: 'label' 5,999, 'dense' 6,000, 'pruned' 6,000, 'group' 6,000",
+        ],
+    ),
     "no NPZ": ("t.npz", text(b"PK\x03\x04 nonsense"), ["cannot be read"]),
     "unknown": ("t.xyz", text("hello world\n"), ["no table that is known here", "Parquet", "NPZ"]),
 }  # fmt: skip

@@ -40,7 +40,7 @@ def test_audit_only(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_call_and_its_second_start(tmp_path: Path) -> None:
     said = run("one_call", tmp_path)
-    assert re.search(r"^CEAG +2 ", said, re.M)
+    assert re.search(r"^CEAG .* [012]/2 ", said, re.M)
     assert (tmp_path / "runs/digits-95/comparison.html").exists()
     assert run("one_call", tmp_path) == said  # resumed: the very same table
 

@@ -46,13 +46,14 @@ def test_an_id_is_readable_stable_and_a_file_name() -> None:
 
 def test_all_problems_are_named_at_once() -> None:
     wrong = Experiment(
-        sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", pattern="2", seeds=(1, 1),
-        method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
+        sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
+        seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
         "data is missing", "model is missing", "groups is missing", "sparsity is 1.0", "tolerance is 2",
         "epochs is 0", "lr is nan", "optimizer is 'adm': choose sgd or adamw", "pattern is '2'",
+        "schedule is 'step'",
         "seeds is [1, 1]",
         "method 'ceag:k=0'", "method 'nonsense': there is no such method; choose of nft", "kk",
         "confidence is 1.5", "batch_size is 0",
@@ -105,3 +106,6 @@ def test_the_recipe_has_what_the_experiment_says() -> None:
     assert (recipe.epochs, recipe.pruning_epochs, recipe.pattern, recipe.exclude) == (9, 2, (2, 4), ("fc",))
     assert isinstance(replace(wanted, optimizer="adamw").recipe().optimizer(weights), AdamW)
     assert replace(wanted, schedule="constant").recipe().scheduler is None
+    late = replace(wanted, schedule="steps:0.5,0.75", epochs=8).recipe().scheduler
+    assert late is not None
+    assert dict(late(optimizer, 8).state_dict()["milestones"]) == {4: 1, 6: 1}

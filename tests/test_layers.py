@@ -10,9 +10,9 @@ PACKAGE = Path(__file__).parent.parent / "src" / "evenprune"
 # A module imports from lower layers, or from modules to its left on its own line.
 LAYERS = [
     "tally atomic wording",
-    "groups limits bootstrap evidence correctness verdict paired intake audit",  # the audit: numpy alone
+    "groups limits maximum bootstrap evidence correctness verdict paired intake audit",  # the audit: numpy
     "embedding page pictures comparison_wording comparison_page comparison_text report",  # what people read
-    "formats columns tables",  # files to tallies: polars
+    "spelling formats columns tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
     "recipe augment wide_layers widening fleet checkpoint predict trackers loop history resume training",

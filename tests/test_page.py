@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from evenprune import report
+from evenprune.wording import unit_of
 from tests import audit_documents
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
@@ -136,6 +137,21 @@ def test_it_renders_every_verdict(show, verdict):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("measure", ["accuracy", "loss"])
+def test_it_says_what_the_numbers_promise(show, measure):
+    document = audit_documents.document(12, measure=measure) | {"confidence": 0.9}
+    page = show(document)
+    cards = " ".join(page.inner_text("#cards").split())
+    change = "the loss rose" if measure == "loss" else "the accuracy fell"
+    assert f"With 90 % confidence, {change} in {len(document['fell'])} of them." in cards
+    worst, unit = document["max_excess_gap"], unit_of(document)
+    assert f"90 % limits, each one-sided {unit.span(worst['lower'], worst['upper'])}" in cards
+    needed = page.inner_text("#table-lead").partition("Needed: ")[2]
+    assert "prove it within the tolerance or, where" in needed
+    assert needed.endswith("lies beyond, prove it beyond.")
+
+
+@pytest.mark.browser
 def test_the_forest_plot_is_drawn_to_scale(show):
     """Positions of the marks, read from the screen, are a straight line in the estimates."""
     document = audit_documents.document(12)
@@ -210,6 +226,10 @@ def test_it_filters_by_text_and_status(show):
     assert set(column(page, 1)) == set(document["fell"])
     page.fill("#filter", "no such group")
     assert page.inner_text("#count") == "0 of 48 groups"
+    assert page.locator("#table tbody tr").all_inner_texts() == ["No group matches"]
+    assert page.evaluate("document.querySelector('#table tbody td').colSpan") == 13
+    page.fill("#filter", "")
+    assert set(column(page, 1)) == set(document["fell"])
 
 
 @pytest.mark.browser
@@ -309,6 +329,10 @@ def test_several_models_are_compared_and_chosen(show):
     page = show(document)
     assert page.locator("#model-table tbody tr").count() == 3
     assert page.locator("#pair-table tbody tr").count() == 3
+    assert "limits (conservative) that do not contain zero show a real difference" in page.inner_text(
+        "#pairs"
+    )
+    assert page.locator("#model-table th", has_text="One-sided limits").count() == 1
     assert page.locator("#tabs [aria-selected=true]").inner_text() == "nft"
     page.locator("#tabs [aria-selected=true]").press("ArrowLeft")
     assert page.locator("#tabs [aria-selected=true]").inner_text() == "ceag"

@@ -116,7 +116,7 @@ def test_the_table_has_mean_and_spread_and_how_many_runs_met_the_tolerance(resul
     met = sum(run["train"]["max_excess_gap"] <= 0.05 for run in runs)
     line = next(line for line in str(result).splitlines() if line.startswith("CEAG"))
     assert f"{mean:.1f} ± {spread:.1f}" in line
-    assert f"{met} of 2" in line
+    assert f" {met}/2 " in line
 
 
 @pytest.mark.parametrize("ending", ["html", "json", "txt"])

@@ -7,8 +7,11 @@ import os
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenprune import report
+from evenprune.wording import unit_of
 from tests import audit_documents
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
@@ -80,6 +83,50 @@ def test_text_of_several_models_compares_them():
     assert "“ceag” minus “nft”: accuracy" in text
     assert "provably better for “Others × Female”, worse for no group" in text
     assert re.search(r"Others × Female 1,361 13\.3! 1\.3", text)
+
+
+def test_limits_of_the_worst_gap_are_called_one_sided():
+    """A pass rests on the upper one alone, a fail on the lower one; those above them are two-sided."""
+    for name in ("two", "models"):
+        worst, unit = DOCUMENTS[name]["max_excess_gap"], unit_of(DOCUMENTS[name])
+        limits = re.escape(unit.span(worst["lower"], worst["upper"]))
+        said = rf"worst excess gap \(limits one-sided\) [|\s]*{unit.amount(worst['estimate'])}[|\s]*{limits}"
+        assert re.search(said, report.to_text(DOCUMENTS[name]))
+        assert re.search(said, report.to_markdown(DOCUMENTS[name]))
+    for rows in (report.to_text(DOCUMENTS["models"]), report.to_markdown(DOCUMENTS["models"])):
+        head = next(line for line in rows.splitlines() if "disparity" in line and "verdict" in line)
+        assert re.search(r"worst excess[ |]+one-sided limits[ |]+disparity", head)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=14))
+def test_no_model_is_left_out_unsaid(lengths):
+    """Every model has a column, or is named or counted in the line that says for which there is no room."""
+    names = [f"{i:x}{'m' * length}" for i, length in enumerate(lengths)]
+    table = [["group", "samples", *names], ["Asian", "1,200", *["−10.0!"] * len(names)]]
+    shown = report._fitting(table)
+    header = report._text_table(shown).splitlines()[0].split()[2:]
+    line = report._left_out(names[len(header) :])
+    named = re.findall("“(.*?)”", line)
+    more = re.search(r" and (\d+) more;", line)
+    told = [*header, *named]
+    assert told == [report._clipped(name, report.WIDEST_CELL) for name in names[: len(told)]]
+    assert len(told) + (int(more[1]) if more else 0) == len(names)
+    assert len(line.strip()) <= report.WIDTH
+    assert bool(line) == (len(header) < len(names))
+
+
+def test_models_without_room_are_named_below_their_table():
+    text = report.to_text(DOCUMENTS["many models"])
+    table = text[text.index("Excess gap by group and model") :].splitlines()
+    shown = re.findall(r"a model of name (\d)", table[1])
+    assert 0 < len(shown) < 9
+    line = next(line for line in table if line.startswith("No room for the columns of "))
+    named = re.findall(r"“a model of name (\d)”", line)
+    more = re.search(r" and (\d+) more; other formats have all\.$", line)
+    assert [*shown, *named] == [str(i) for i in range(len(shown) + len(named))]
+    assert len(shown) + len(named) + (int(more[1]) if more else 0) == 9
+    assert "No room" not in report.to_text(DOCUMENTS["models"])
 
 
 def test_markdown_tables_have_equal_cells_in_every_row(document):

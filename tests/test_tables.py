@@ -362,6 +362,19 @@ def test_a_description_that_is_too_long_to_be_true(tmp_path: Path, start: bytes)
     assert "larger than any real one" in problems(path)
 
 
+def test_a_name_like_those_of_repeated_columns_is_no_repetition(tmp_path: Path) -> None:
+    path = save(FRAME.with_columns(pl.lit(1).alias("dense_duplicated_0")), tmp_path / "t.csv")
+    assert counts(read(str(path), CLASSES)) == EXPECTED
+
+
+def test_a_bad_file_does_not_hide_a_bad_choice(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, label=np.array([1, "x"], dtype=object), dense=np.zeros(3))
+    message = problems(path, Columns(label="label", dense="dense", pruned=("dense",), groups=("sex",)))
+    for part in ("4 problems", "given twice", "no column 'sex'", "Python objects", "'label' 2, 'dense' 3"):
+        assert part in message
+
+
 def test_nested_groups_are_refused(tmp_path: Path) -> None:
     frame = FRAME.with_columns(pl.Series("group", [[1]] * 6))
     assert "group column 'group' holds List(Int64)" in problems(save(frame, tmp_path / "t.parquet"))

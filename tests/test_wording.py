@@ -62,6 +62,7 @@ def test_an_inconclusive_audit_says_what_would_settle_it(settle, ending):
     assert sentence.startswith(
         "Inconclusive: 3,734 samples neither prove nor rule out that pruning cost some"
     )
+    assert " points (one-sided 95 % limits); " in sentence
     assert sentence.endswith(ending)
 
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune import evidence, limits, paired, verdict
+from evenprune import evidence, limits, maximum, paired, verdict
 from evenprune.evidence import Demand, Evidence
 from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key
-from evenprune.intake import Answers, read
-from evenprune.tally import InputProblems, Measure, Scores, Tally
+from evenprune.intake import Answers, one_group, read
+from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
 from evenprune.verdict import Audit
 
 POWER = 0.8  # of the sample sizes that an inconclusive audit asks for
@@ -33,8 +33,18 @@ class Options:
     seed: int = 0
 
     def problems(self, measure: Measure = "accuracy") -> list[str]:
-        top = np.inf if measure == "loss" else 1.0
+        found = [
+            f"{name} is {value!r}: it must be a number"
+            for name, value in (("tolerance", self.tolerance), ("confidence", self.confidence))
+            if not isinstance(value, int | float | np.number)
+        ]
+        if not isinstance(self.min_samples, int | np.integer | None):
+            found.append(f"min_samples is {self.min_samples!r}: it must be a whole number")
+        return found or self._range_problems(measure)
+
+    def _range_problems(self, measure: Measure) -> list[str]:
         found = []
+        top = np.inf if measure == "loss" else 1.0
         if not (0 <= self.tolerance <= top and np.isfinite(self.tolerance)):
             limit = "at least 0" if measure == "loss" else "within [0, 1], such as 0.02 for 2 points"
             found.append(f"tolerance is {self.tolerance}: it must be {limit}")
@@ -150,10 +160,7 @@ def _group_problems(data: Tally | Scores, options: Options) -> list[str]:
     names = ", ".join(repr(a) for a in data.attributes)
     found = []
     if len(data.cells) == 1:
-        value = " × ".join("(missing)" if v is None else v for v in data.cells[0])
-        found.append(
-            f"one group only: every sample has the value {value!r} in {names}; an audit compares groups"
-        )
+        found.append(one_group(data.attributes, data.cells[0]))
     elif 2 * len(data.cells) > data.samples and data.samples > 20:
         found.append(
             f"{names} makes {len(data.cells):,} groups of {data.samples:,} samples, fewer than two each; "
@@ -172,7 +179,8 @@ def _evidence(data: Tally | Scores, model: int, grouping: Grouping, demand: Dema
     if isinstance(data, Tally):
         return evidence.from_counts(paired.paired_counts(data, 0, model + 1), grouping, demand)
     sign = -1.0 if data.measure == "loss" else 1.0
-    scores = evidence.PairedScores(sign * data.dense, sign * data.pruned[model], data.cell)
+    most = 1.0 if data.measure == "score" else None
+    scores = evidence.PairedScores(sign * data.dense, sign * data.pruned[model], data.cell, most)
     return evidence.from_scores(scores, grouping, demand)
 
 
@@ -186,7 +194,7 @@ def _judge(
     tiny = estimates.samples < floor
     at = int(estimates.excess.argmax())
     word = _verdict(bounds, tiny, options.tolerance)
-    needed, settle = _settle(found, grouping, options, word)
+    needed, settle = _settle(found, grouping, options, word, measure)
     groups = _groups(found, grouping, tiny, needed, sign)
     overall = found.overall
     return Audit(
@@ -210,11 +218,11 @@ def _judge(
         max_excess_gap=verdict.MaxExcessGap(
             estimate=float(estimates.excess[at]),
             group=grouping.names[at],
-            lower=float(bounds.test_lower.max()),
+            lower=max(float(bounds.test_lower.max()), 0.0),  # Σπψ = 0: the largest is not negative
             upper=float(bounds.test_upper.max()),
             debiased=found.worst.debiased,
         ),
-        pairwise_disparity=float(limits.disparity(estimates.gap)),
+        pairwise_disparity=float(maximum.disparity(estimates.gap)),
         noise_floor={
             "max_excess_gap": vars(found.worst.floor_max).copy(),
             "pairwise_disparity": vars(found.worst.floor_disparity).copy(),
@@ -258,41 +266,44 @@ def _groups(
 
 
 def _settle(
-    found: Evidence, grouping: Grouping, options: Options, word: verdict.Word
+    found: Evidence, grouping: Grouping, options: Options, word: verdict.Word, measure: Measure
 ) -> tuple[list[int | None], verdict.Settle | None]:
     """Samples each group needs, and the sample that would settle an inconclusive audit.
 
     If the shrunken gaps are the true ones: to pass, all upper limits must fall below the tolerance; where a
     group seems beyond it, its simultaneous lower limit must rise above.
     """
-    e, truth = found.estimates, found.worst.shrunken
-    unit = e.variance * e.samples
-    margin = options.tolerance - truth
-    to_pass = limits.needed_samples(
-        groups=len(grouping), distance=margin, unit_variance=unit, confidence=options.confidence, power=POWER
-    )
-    with np.errstate(divide="ignore"):
-        to_fail = unit * ((found.limits.critical + limits.quantile(POWER)) / np.minimum(margin, 0)) ** 2
-    numbers = np.where(margin > 0, to_pass, to_fail)
+    e = found.estimates
+    unit = e.variance * e.samples  # n_g Var ψ_g
+    margin = options.tolerance - found.worst.shrunken
+    beyond = np.where(margin < -1e-9, -margin, np.nan)
+    to_fail = unit * ((found.limits.critical + limits.quantile(POWER)) / beyond) ** 2
+    numbers = np.where(margin > 0, _to_pass(unit, margin, options, measure), to_fail)
+    numbers = np.nan_to_num(np.maximum(numbers, options.min_samples or TINY[measure]), nan=np.inf)
     needed = [int(np.ceil(x)) if np.isfinite(x) and x < 1e12 else None for x in numbers]
     if word != "inconclusive":
         return needed, None
-    beyond = margin <= 0
-    at = (
-        int(np.where(beyond, to_fail, np.inf).argmin())
-        if beyond.any()
-        else int(np.nan_to_num(to_pass).argmax())
+    fails = bool((margin <= 0).any())
+    factor = numbers / e.samples
+    # One group beyond the tolerance fails an audit; to pass it, the neediest group must be satisfied.
+    at = int(np.where(margin <= 0, factor, np.inf).argmin()) if fails else int(factor.argmax())
+    total = None if needed[at] is None else int(np.ceil(max(factor[at], 1.0) * e.samples.sum()))
+    return needed, verdict.Settle("fail" if fails else "pass", grouping.names[at], needed[at], total)
+
+
+def _to_pass(unit: FloatArray, margin: FloatArray, options: Options, measure: Measure) -> FloatArray:
+    """Samples per group to pass, as `sample_size` has them; a loss has no disagreement, only a variance."""
+    groups = unit.size
+    if measure == "loss":
+        deviate = limits.quantile(options.confidence) + limits.quantile(POWER ** (1 / groups))
+        return np.asarray(unit * (deviate / np.where(margin > 1e-9, margin, np.nan)) ** 2)
+    return limits.needed_samples(
+        groups=groups,
+        distance=margin,
+        disagreement=np.clip(unit, 1e-12, 1.0),
+        confidence=options.confidence,
+        power=POWER,
     )
-    per_group = needed[at]
-    total = None if per_group is None else _total(per_group, at, e.samples, bool(beyond.any()), needed)
-    return needed, verdict.Settle("fail" if beyond.any() else "pass", grouping.names[at], per_group, total)
-
-
-def _total(per_group: int, at: int, samples: NDArray[np.int64], fail: bool, needed: list[int | None]) -> int:
-    """Samples in all, if the groups keep the shares that they have in this sample."""
-    factors = [n / s for n, s in zip(needed, samples.tolist(), strict=True) if n is not None]
-    factor = per_group / int(samples[at]) if fail else max(factors)
-    return int(np.ceil(max(factor, 1.0) * int(samples.sum())))
 
 
 def _notes(groups: Sequence[verdict.Group], floor: int, dropped: int, measure: Measure) -> list[str]:

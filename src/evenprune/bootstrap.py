@@ -57,8 +57,22 @@ def _resample_cell(values: FloatArray, rng: np.random.Generator) -> FloatArray:
 def _normal_cell(values: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Of a large cell, (mean, mean square) is normal with the covariance of (d, d²)/n, skewness included."""
     pair = np.stack([values, values * values])
-    spread = np.linalg.cholesky(np.cov(pair, bias=True) / values.size + 1e-300 * np.eye(2))
-    return np.asarray(pair.mean(axis=1)[:, None] + spread @ rng.standard_normal((2, DRAWS)))
+    (v1, both), (_, v2) = np.cov(pair, bias=True) / values.size
+    slope = both / v1 if v1 > 0 else 0.0
+    z = rng.standard_normal((2, DRAWS))
+    first = np.sqrt(v1) * z[0]
+    second = slope * first + np.sqrt(max(v2 - slope * both, 0.0)) * z[1]
+    return np.asarray(pair.mean(axis=1)[:, None] + np.stack([first, second]))
+
+
+def typical_square(lost: FloatArray, most: float | None) -> float:
+    """The square of a change that a small group may not have shown yet, for `mean_variance`.
+
+    Of a score the largest possible one; of a loss, which has no largest, the 99.9 % quantile of those seen.
+    """
+    if most is not None:
+        return most**2
+    return max(float(np.quantile(lost**2, 0.999)), 1e-12)
 
 
 def mean_variance(m: Moments, n: FloatArray, typical: float) -> FloatArray:

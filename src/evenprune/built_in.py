@@ -1,6 +1,7 @@
 """Built-in experiments: data, a dense model trained on them, and settings that show what pruning does."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,19 @@ def train_dense(
     counted = DenseReference.from_outcomes(correct=nothing, losses=nothing, groups=train.groups, names=names)
     data = Data(train=train, reference=counted)
     runs = [Run(method=methods.nft(), sparsity=0.0)]
-    return fit(model, data, runs=runs, recipe=DENSE, folder=folder, hooks=hooks)[0].model
+    with _one_thread():
+        return fit(model, data, runs=runs, recipe=DENSE, folder=folder, hooks=hooks)[0].model
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """A network this small is fastest so, and its weights do not depend on the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 BUILDERS: dict[str, Callable[[Path | None, Sequence[Hook]], tuple[nn.Module, dict[str, Any]]]] = {

@@ -7,11 +7,13 @@ from typing import Literal
 import polars as pl
 
 from evenprune.formats import Table, listed, missing_columns, quoted
+from evenprune.spelling import Spelling, is_whole, plain_digits, repeated, spellings
 from evenprune.tally import MOST_MODELS
 
 Answers = Literal["classes", "correct", "score", "loss"]
 Holds = Literal["number", "text", "scores", "unfit"]
 ROWS_SHOWN = 5
+BITS_OF_FLOATS = {"Float16": 11, "Float32": 24, "Float64": 53}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Columns:
         return ((self.label,) if self.label is not None else ()) + (self.dense, *self.pruned)
 
     def problems(self) -> list[str]:
-        found = [f"column {quoted(c)} is given twice as a group" for c in _repeated(self.groups)]
+        found = [f"column {quoted(c)} is given twice as a group" for c in repeated(self.groups)]
         if len(self.pruned) > MOST_MODELS:
             found.append(
                 f"{len(self.pruned)} pruned models are given; at most {MOST_MODELS} fit into one audit"
@@ -38,7 +40,7 @@ class Columns:
         return found + [
             f"column {quoted(c)} is given twice among the label, the dense and the pruned answers; "
             "an audit of a column against itself says nothing"
-            for c in _repeated(self.answered)
+            for c in repeated(self.answered)
         ]
 
 
@@ -50,6 +52,7 @@ class Answer:
     place: str
     holds: Holds
     dtype: pl.DataType
+    digits: bool = False  # text of whole numbers that are too long for any other kind
 
     @property
     def value(self) -> pl.Expr:
@@ -70,12 +73,13 @@ class View:
 def view(table: Table, columns: Columns) -> View:
     """Select the columns that exist and make their values comparable. Nothing is read yet but spellings."""
     names = [name for name in columns.answered if name in table.columns]
-    dtypes = _spelled_types(table, names) if table.spelled else _stored_types(table, names)
+    kinds = _spelled_kinds(table, names, columns) if table.spelled else _stored_kinds(table, names)
     answers = tuple(
-        Answer(name, f"a{i}", _holds(dtype), dtype)
-        for i, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
+        Answer(name, f"a{i}", _holds(kind.dtype), kind.dtype, kind.digits)
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
     )
-    values = [_value(table, answer).alias(answer.place) for answer in answers]
+    alike = all(answer.digits for answer in answers)  # beside words, long numbers compare as they are written
+    values = [_value(table, answer, alike=alike).alias(answer.place) for answer in answers]
     places = [f"g{i}" for i, name in enumerate(columns.groups) if name in table.columns]
     schema = table.frame.collect_schema()
     for place in places:
@@ -106,11 +110,8 @@ def value_problems(seen: View) -> list[str]:
     problems = [p for a in fit for p in _missing_values(seen, a)]
     if seen.columns.answers != "classes":
         return problems + [p for a in fit for p in _out_of_range(seen, a)]
+    problems += [p for a in fit for p in _inexact(seen, a)]
     return problems + [p for a in fit if label and a is not label for p in _against(seen, label, a)]
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def _fits(columns: Columns, answer: Answer) -> bool:
@@ -142,25 +143,14 @@ def _holds(dtype: pl.DataType, *, as_group: bool = False) -> Holds:
     return "scores" if isinstance(inner, pl.DataType) and inner.is_numeric() else "unfit"
 
 
-def _stored_types(table: Table, names: Sequence[str]) -> list[pl.DataType]:
+def _stored_kinds(table: Table, names: Sequence[str]) -> list[Spelling]:
     schema = table.frame.collect_schema()
-    return [schema[name] for name in names]
+    return [Spelling(schema[name]) for name in names]
 
 
-def _spelled_types(table: Table, names: Sequence[str]) -> list[pl.DataType]:
-    """A column of texts is one of numbers if every text in it reads as one, over the whole file."""
-    checks = [pl.all().null_count().name.prefix("n ")]  # reads every field: else too long rows go unseen
-    for i, name in enumerate(names):
-        text = _without_nan(table.column(name), pl.String())
-        for kind, dtype in (("i", pl.Int64), ("f", pl.Float64)):
-            unread = text.is_not_null() & text.cast(dtype, strict=False).is_null()
-            checks.append(unread.any().alias(f"{kind} {i}"))
-    found = table.frame.select(checks).collect(engine="streaming").row(0, named=True)
-
-    def dtype_of(i: int) -> pl.DataType:
-        return pl.Int64() if not found[f"i {i}"] else pl.Float64() if not found[f"f {i}"] else pl.String()
-
-    return [dtype_of(i) for i in range(len(names))]
+def _spelled_kinds(table: Table, names: Sequence[str], columns: Columns) -> list[Spelling]:
+    texts = [_without_nan(table.column(name), pl.String()) for name in names]
+    return spellings(table.frame, texts, ids=columns.answers == "classes")
 
 
 def _without_nan(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
@@ -169,13 +159,16 @@ def _without_nan(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return pl.when(column != "").then(column) if dtype == pl.String else column
 
 
-def _value(table: Table, answer: Answer) -> pl.Expr:
+def _value(table: Table, answer: Answer, *, alike: bool) -> pl.Expr:
     column = table.column(answer.name)
     if table.spelled:
         text = _without_nan(column, pl.String())
-        return text if answer.holds == "text" else _without_nan(text.cast(answer.dtype), answer.dtype)
+        if answer.holds == "text":
+            return plain_digits(text) if alike else text
+        return _without_nan(text.cast(answer.dtype), answer.dtype)
     if answer.holds == "number":
-        return column.cast(pl.UInt8) if answer.dtype == pl.Boolean else _without_nan(column, answer.dtype)
+        exact = {pl.Boolean(): pl.UInt8(), pl.UInt64(): pl.Int128()}  # UInt64 may meet Int64 as Float64
+        return _without_nan(column.cast(exact.get(answer.dtype, answer.dtype)), answer.dtype)
     if answer.holds == "text":
         return _without_nan(column.cast(pl.String), pl.String())
     return _highest(column, answer.dtype) if answer.holds == "scores" else column
@@ -228,6 +221,24 @@ def _missing_values(seen: View, answer: Answer) -> list[str]:
         f"column {quoted(answer.name)} has {many} (NaN, null or empty), {first} {rows} "
         "(counted from 1 below the header): fill them in, or leave these rows out of the file"
     ]
+
+
+def _inexact(seen: View, answer: Answer) -> list[str]:
+    """Class ids so long that rounding may have made two of them one."""
+    if answer.digits:
+        rounded, why = ~is_whole(answer.value), "beside class ids this long, each must be written in full"
+    elif answer.dtype.is_float():
+        first = 2 ** BITS_OF_FLOATS[str(answer.dtype)]
+        rounded = answer.value.abs() >= first
+        why = f"from {first:,} on {answer.dtype} mixes up neighbouring class ids; save whole numbers or text"
+    else:
+        return []
+    count, rows = _rows(seen, rounded)
+    if not count:
+        return []
+    shown = _examples(seen, answer, where=rounded)
+    many = f"{count:,} such values, first in " if count > 1 else ""
+    return [f"column {quoted(answer.name)} holds {shown} ({many}{rows}): {why}"]
 
 
 def _out_of_range(seen: View, answer: Answer) -> list[str]:

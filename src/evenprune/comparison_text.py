@@ -15,8 +15,8 @@ def to_text(document: Document) -> str:
     dense, tolerance = document["dense"], POINTS.number(document["tolerance"])
     seen = ", ".join(f"{split} {POINTS.level(level['accuracy'])}" for split, level in dense.items())
     left = f"{document['parameters']['left']:,} of {document['parameters']['all']:,} parameters left"
-    header = ["method", "runs", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"ψ ≤ {tolerance}", "audit"]
-    under = ["", "", "train", "test", "train", "test", "train", "test", "on train", "on test"]
+    header = ["method", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"ψ ≤ {tolerance}", "audit"]
+    under = ["", "train", "test", "train", "test", "train", "test", "train", "test"]
     rows = [_row(method, document["tolerance"]) for method in document["methods"]]
     return "\n\n".join(
         [
@@ -36,8 +36,8 @@ def _row(method: Document, tolerance: float) -> list[str]:
         for key in ("accuracy", "max_excess_gap", "pairwise_disparity")
         for split in ("train", "test")
     ]
-    met = f"{sum(within(run, tolerance) for run in runs)} of {len(runs)}"
-    return [visible(shorten(method["name"], 34)), str(len(runs)), *figures, met, _verdicts(runs)]
+    met = f"{sum(within(run, tolerance) for run in runs)}/{len(runs)}"
+    return [visible(shorten(method["name"], 34)), *figures, met, _verdicts(runs)]
 
 
 def within(run: Document, tolerance: float) -> bool:

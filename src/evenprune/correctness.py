@@ -26,8 +26,9 @@ def missing_rows(values: NDArray[Any]) -> NDArray[np.int64]:
     """Row numbers of the values that are missing, or not finite."""
     if not values.size:
         return np.empty(0, dtype=np.int64)
-    if values.dtype.kind == "f":
-        return np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+    if values.dtype.kind == "f":  # infinite scores [n, classes] still have a largest; nothing else may
+        bad = np.isnan(values) if values.ndim > 1 else ~np.isfinite(values)
+        return np.flatnonzero(bad.reshape(len(values), -1).any(axis=1))
     if values.dtype.kind == "O":
         flat = values.reshape(len(values), -1)
         return np.flatnonzero([any(is_missing(v) for v in row) for row in flat.tolist()])
@@ -72,6 +73,14 @@ def _from_scores(scores: NDArray[Any], labels: NDArray[Any], name: str) -> tuple
     return scores.argmax(axis=1) == ids.astype(np.int64), []
 
 
+def _inexact(labels: NDArray[Any], predictions: NDArray[Any]) -> bool:
+    """Whether whole numbers are compared with floats that cannot hold them."""
+    kinds = labels.dtype.kind + predictions.dtype.kind
+    if kinds not in ("if", "fi", "uf", "fu"):
+        return False
+    return bool(max(np.abs(labels).max(), np.abs(predictions).max()) > 2**53)
+
+
 def right_answers(
     labels: NDArray[Any], predictions: NDArray[Any], name: str
 ) -> tuple[Bools | None, list[str]]:
@@ -89,6 +98,8 @@ def right_answers(
             f"labels hold {kinds[0]} values ({examples(labels)}) and {name} holds {kinds[1]} values "
             f"({examples(predictions)}): give both as the same kind of class id"
         ]
+    if _inexact(labels, predictions):
+        return None, [f"labels and {name} hold numbers beyond 2^53, one of them as floats: give integers"]
     right = np.asarray(labels == predictions, dtype=bool)
     if not right.any() and not set(labels.tolist()) & set(predictions.tolist()):
         return None, [
@@ -123,6 +134,10 @@ def sample_scores(values: Any, name: str, *, bounded: bool) -> tuple[NDArray[np.
     if problems:
         return None, problems
     numbers = array.astype(np.float64)
+    if np.abs(numbers).max(initial=0) > 1e100:
+        return None, [
+            f"{name}: values up to {np.abs(numbers).max():g} are too large to average; rescale them"
+        ]
     outside = (numbers < 0) | (numbers > 1)
     if bounded and outside.any():
         return None, [

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune import bootstrap, limits
+from evenprune import bootstrap, limits, maximum
 from evenprune.groups import Grouping
-from evenprune.limits import Counts, Noise, Range
+from evenprune.limits import Counts, Noise
+from evenprune.maximum import Range
 from evenprune.tally import FloatArray, IntArray
 
 
@@ -48,7 +49,7 @@ class Estimates:
     pruned: FloatArray
     gap: FloatArray  # Δ_g
     excess: FloatArray  # ψ_g
-    variance: FloatArray  # of ψ_g
+    variance: FloatArray  # of ψ_g, not padded
     broke: IntArray
     fixed: IntArray
 
@@ -102,19 +103,21 @@ def from_counts(cells: Counts, grouping: Grouping, demand: Demand) -> Evidence:
     group, total = cells.sum_to(grouping), cells.total()
     noise = Noise(grouping, cells.n, cells.variance)
     pruned_right = group.dense_right - group.b + group.c
+    # Cells without a single change still have some disagreement: the shares are drawn together.
+    disagreement = np.maximum(maximum.shrunken_shares(cells.b + cells.c, cells.n), 1e-9)
     estimates = Estimates(
         samples=group.n.astype(np.int64),
         dense=group.dense_right / group.n,
         pruned=pruned_right / group.n,
         gap=group.gap,
         excess=group.gap - total.gap,
-        variance=noise.standard_errors() ** 2,
+        variance=limits.excess_variance(grouping, cells.n, disagreement / cells.n),
         broke=group.b.astype(np.int64),
         fixed=group.c.astype(np.int64),
     )
     found = _count_limits(group, total, limits.t_draws(noise, rng), demand)
-    null = noise.errors(limits.null_gaps(cells, rng))
-    return Evidence(estimates, found, _count_overall(total, demand), _worst(estimates, null, demand, rng))
+    null = noise.errors(maximum.null_gaps(cells, rng))
+    return Evidence(estimates, found, _count_overall(total, demand), _worst(estimates, null, found, demand))
 
 
 def _count_limits(group: Counts, total: Counts, t: NDArray[np.float32], demand: Demand) -> Limits:
@@ -122,33 +125,37 @@ def _count_limits(group: Counts, total: Counts, t: NDArray[np.float32], demand: 
     highest, lowest = t.max(axis=1), t.min(axis=1)
     critical = limits.upper_quantile(highest, demand.confidence)
     two_sided = limits.upper_quantile(np.maximum(highest, -lowest), demand.confidence)
-    test_lower, test_upper = limits.excess_limits(group, rest, critical, demand.z)
-    lower, upper = limits.excess_limits(group, rest, two_sided, two_sided)
-    gap_lower, gap_upper = limits.score_limits(group.b, group.c, group.n, demand.z_of_many(group.n.size))
+    (test_lower, test_upper), (lower, upper) = limits.excess_limits(
+        group, rest, (critical, demand.z), (two_sided, two_sided)
+    )
+    many = demand.z_of_many(group.n.size)
+    gap_lower, gap_upper = limits.paired_limits(group, many, many)
     violates = test_lower > demand.tolerance
     if violates.any():
 
         def beyond(z: float) -> NDArray[np.bool_]:
-            return limits.excess_limits(group, rest, z, demand.z)[0] > demand.tolerance
+            return limits.excess_limits(group, rest, (z, demand.z))[0][0] > demand.tolerance
 
         violates = limits.step_down(t, demand.confidence, beyond)
     return Limits(test_lower, test_upper, lower, upper, gap_lower, gap_upper, violates, critical)
 
 
 def _count_overall(total: Counts, demand: Demand) -> Overall:
-    lower, upper = limits.score_limits(total.b, total.c, total.n, demand.z_two_sided)
+    lower, upper = limits.paired_limits(total, demand.z_two_sided, demand.z_two_sided)
     n, b, c, right = (float(x[0]) for x in (total.n, total.b, total.c, total.dense_right))
     return Overall(right / n, (right - b + c) / n, float(lower[0]), float(upper[0]), (b + c) / n)
 
 
-def _worst(found: Estimates, null: FloatArray, demand: Demand, rng: np.random.Generator) -> Worst:
+def _worst(found: Estimates, null: FloatArray, bounds: Limits, demand: Demand) -> Worst:
     """`null` holds draws of the estimated excess gaps if no group had been harmed  [draws, groups]."""
-    shrunken, posterior = limits.shrunken_gaps(found.excess, found.variance)
+    belief = maximum.posterior_gaps(found.excess, found.variance)
+    debiased = maximum.debiased_maximum(belief, found.samples.astype(float), demand.rng())
     return Worst(
         floor_max=Range.of(null.max(axis=1), demand.confidence),
-        floor_disparity=Range.of(limits.disparity(null), demand.confidence),
-        debiased=limits.debiased_maximum(shrunken, posterior, found.samples.astype(float), rng),
-        shrunken=shrunken,
+        floor_disparity=Range.of(maximum.disparity(null), demand.confidence),
+        # No guess is allowed below what is proven.
+        debiased=max(debiased, float(bounds.test_lower.max())),
+        shrunken=np.maximum(belief.expected, bounds.test_lower),
     )
 
 
@@ -159,6 +166,7 @@ class PairedScores:
     dense: FloatArray  # [samples]
     pruned: FloatArray  # [samples]
     cell: IntArray  # [samples]
+    most: float | None = None  # the largest change that a sample can undergo: 1 for scores in [0, 1]
 
 
 def from_scores(scores: PairedScores, grouping: Grouping, demand: Demand) -> Evidence:
@@ -168,7 +176,7 @@ def from_scores(scores: PairedScores, grouping: Grouping, demand: Demand) -> Evi
     lost = scores.dense - scores.pruned
     n = np.bincount(scores.cell, minlength=cells).astype(float)
     parts = bootstrap.split_cells(lost, scores.cell, cells)
-    typical = max(float((lost**2).mean()), 1e-12)
+    typical = bootstrap.typical_square(lost, scores.most)
     observed, drawn = bootstrap.moments(parts), bootstrap.resample(parts, rng)
     excess = bootstrap.excess_gaps(grouping, n, observed, drawn, typical)
     gap = bootstrap.gaps(grouping, n, observed, drawn, typical)
@@ -188,12 +196,8 @@ def from_scores(scores: PairedScores, grouping: Grouping, demand: Demand) -> Evi
         fixed=per_group((lost < 0).astype(float)).astype(np.int64),
     )
     overall = _score_overall(scores, _overall_gap(n, observed, drawn, typical), demand)
-    return Evidence(
-        estimates,
-        _score_limits(excess, gap, demand),
-        overall,
-        _worst(estimates, excess.deviation, demand, rng),
-    )
+    found = _score_limits(excess, gap, demand)
+    return Evidence(estimates, found, overall, _worst(estimates, excess.deviation, found, demand))
 
 
 def _overall_gap(

@@ -9,13 +9,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import polars as pl
 
+from evenprune.spelling import header_of, repeated, separator_of, told_apart
 from evenprune.tally import InputProblems
 
 Kind = Literal["csv", "tsv", "json", "parquet", "arrow", "stream", "npz"]
@@ -49,6 +50,7 @@ class Table:
     columns: tuple[str, ...]  # every column of the file
     frame: pl.LazyFrame
     spelled: bool = False
+    repeated: tuple[str, ...] = ()  # names that the header of a spelled table holds more than once
 
     def column(self, name: str) -> pl.Expr:
         """The column by its place: pl.col would read names such as ``^x$`` and ``*`` as patterns."""
@@ -90,9 +92,7 @@ def open_table(source: str, wanted: Sequence[str]) -> Table:
 def missing_columns(table: Table, wanted: Sequence[str]) -> list[str]:
     """What is wrong with the names: columns that the table has not, and columns that it has twice."""
     absent = [name for name in dict.fromkeys(wanted) if name not in table.columns]
-    twice = [
-        name for name in dict.fromkeys(wanted) if f"{name}_duplicated_0" in table.columns and table.spelled
-    ]
+    twice = [name for name in dict.fromkeys(wanted) if name in table.repeated]
     problems = [f"{table.name} has two columns named {quoted(name)}: rename one of them" for name in twice]
     if absent:
         word = "column" if len(absent) == 1 else "columns"
@@ -133,8 +133,6 @@ def _plainly(error: BaseException, source: str) -> str:
         return "a row has more fields than the header; quote the values that contain the separator"
     if "could not parse" in text:
         return "a field cannot be parsed; is there a quote that is opened and never closed?"
-    if "pickle" in text:
-        return "an array in it holds Python objects, which are never loaded; save numbers or text"
     return text
 
 
@@ -246,20 +244,10 @@ def _tail(path: Path) -> bytes:
         return file.read()
 
 
-def _separator(kind: Kind, head: bytes) -> str:
-    first = head.partition(b"\n")[0]
-    if kind == "csv" and b"," not in first:
-        return ";" if b";" in first else "\t" if b"\t" in first else ","
-    return "\t" if kind == "tsv" else ","
-
-
 def _scan(data: Source, kind: Kind, head: bytes, name: str) -> Table:
     if kind in ("csv", "tsv"):
-        separator = _separator(kind, head)
-        frame = pl.scan_csv(
-            data, separator=separator, infer_schema=False, null_values=["NaN", "nan"], glob=False
-        ).filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
-    elif kind == "parquet":
+        return _scan_spelled(data, kind, head, name)
+    if kind == "parquet":
         frame = pl.scan_parquet(data, glob=False, hive_partitioning=False)
     elif kind == "arrow":
         frame = pl.scan_ipc(data, glob=False, hive_partitioning=False)
@@ -269,20 +257,61 @@ def _scan(data: Source, kind: Kind, head: bytes, name: str) -> Table:
         # polars expands wildcards in the names of JSON files, whether asked to or not
         place = data if isinstance(data, bytes) else glob.escape(str(data))
         frame = pl.scan_ndjson(place, infer_schema_length=None)
-    return Table(name, tuple(frame.collect_schema().names()), frame, spelled=kind in ("csv", "tsv"))
+    return Table(name, tuple(frame.collect_schema().names()), frame)
+
+
+def _scan_spelled(data: Source, kind: Kind, head: bytes, name: str) -> Table:
+    if head.startswith(ZSTD):
+        head = _first_lines(data)
+    separator = "\t" if kind == "tsv" else separator_of(head)
+    header = header_of(head, separator)
+
+    def unescaped(found: list[str]) -> list[str]:
+        """The names that polars found, without its doubled quotes."""
+        return told_apart(header) if len(header) == len(found) else found
+
+    frame = pl.scan_csv(
+        data,
+        separator=separator,
+        infer_schema=False,
+        null_values=["NaN", "nan"],
+        glob=False,
+        with_column_names=unescaped,
+    ).filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
+    columns = tuple(frame.collect_schema().names())
+    return Table(name, columns, frame, spelled=True, repeated=tuple(repeated(header)))
+
+
+def _first_lines(data: Source) -> bytes:
+    """The beginning of a text that only polars can unpack: every line as one field."""
+    lines = pl.scan_csv(
+        data, has_header=False, separator="\x1f", quote_char=None, infer_schema=False, glob=False, n_rows=100
+    )
+    return "\n".join(line or "" for line in lines.collect().to_series()).encode()
 
 
 def _open_npz(data: Source, name: str, wanted: Sequence[str]) -> Table:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with zipfile.ZipFile(file) as archive:
-        if not any(entry.endswith(".npy") for entry in archive.namelist()):
+        columns = tuple(e.removesuffix(".npy") for e in archive.namelist() if e.endswith(".npy"))
+        if not columns:
             raise InputProblems([f"{name} is a zip file without arrays, no NPZ ({KNOWN} are known)"])
+        kinds = {key: _described(archive, key) for key in wanted if key in columns}
+    table, problems = Table(name, columns, pl.LazyFrame()), _array_problems(kinds, name)
+    if problems:
+        raise InputProblems(missing_columns(table, wanted) + problems)
     with np.load(file, allow_pickle=False) as arrays:
-        found = {key: _flat(arrays[key]) for key in dict.fromkeys(wanted) if key in arrays.files}
-        columns = tuple(arrays.files)
-    _check_shapes(found, name)
-    series = [pl.Series(key, values) for key, values in found.items()]
-    return Table(name, columns, pl.DataFrame(series).lazy())
+        series = [pl.Series(key, _flat(arrays[key])) for key in kinds]
+    return replace(table, frame=pl.DataFrame(series).lazy())
+
+
+def _described(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, which is not loaded."""
+    with archive.open(f"{key}.npy") as file:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -292,16 +321,22 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
-def _check_shapes(arrays: dict[str, np.ndarray], name: str) -> None:
-    problems = [
-        f"array {quoted(key)} of {name} has shape {list(a.shape)} and type {a.dtype}; "
-        "a column is one value a row, or one row of scores a row"
-        for key, a in arrays.items()
-        if a.ndim not in (1, 2) or a.dtype.kind not in "biufUmM"
-    ]
-    lengths = {key: len(a) for key, a in arrays.items() if a.ndim}
+def _array_problems(kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], name: str) -> list[str]:
+    """Arrays that are no columns, and arrays that do not belong together."""
+    problems = []
+    for key, (shape, dtype) in kinds.items():
+        if dtype.hasobject:
+            problems.append(
+                f"array {quoted(key)} of {name} holds Python objects, which are never loaded; "
+                "save numbers or text"
+            )
+        elif len(shape) not in (1, 2) or dtype.kind not in "biufSUmM":
+            problems.append(
+                f"array {quoted(key)} of {name} has shape {list(shape)} and type {dtype}; "
+                "a column is one value a row, or one row of scores a row"
+            )
+    lengths = {key: shape[0] for key, (shape, _) in kinds.items() if shape}
     if len(set(lengths.values())) > 1:
         each = ", ".join(f"{quoted(key)} {length:,}" for key, length in lengths.items())
         problems.append(f"the arrays of {name} have unequal lengths: {each}")
-    if problems:
-        raise InputProblems(problems)
+    return problems

@@ -88,15 +88,14 @@ def factorize(values: Any) -> tuple[IntArray, list[str | None]]:
 def cells_of(columns: Mapping[str, Any]) -> tuple[IntArray, tuple[Cell, ...]]:
     """The cell of each sample [n], and the cells that occur."""
     coded = [factorize(values) for values in columns.values()]
-    joint = np.zeros_like(coded[0][0])
-    for codes, texts in coded:
-        joint = joint * len(texts) + codes
-    occurring, cell = np.unique(joint, return_inverse=True)
-    parts = np.unravel_index(occurring, [len(texts) for _, texts in coded])
-    cells = zip(
-        *([texts[i] for i in part] for part, (_, texts) in zip(parts, coded, strict=True)), strict=True
-    )
-    return cell.astype(np.int64).reshape(-1), tuple(cells)
+    cell = np.zeros(coded[0][0].size, dtype=np.int64)
+    cells: list[Cell] = [()]
+    for codes, texts in coded:  # coded anew after each column, so that many columns cannot overflow
+        occurring, cell = np.unique(cell * len(texts) + codes, return_inverse=True)
+        cell = cell.astype(np.int64).reshape(-1)
+        pairs = zip(*np.divmod(occurring, len(texts)), strict=True)
+        cells = [(*cells[i], texts[j]) for i, j in pairs]
+    return cell, tuple(cells)
 
 
 def natural_key(cell: Cell) -> list[tuple[Any, ...]]:

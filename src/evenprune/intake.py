@@ -1,6 +1,6 @@
 """Arrays as users give them to a tally (accuracy) or per-sample scores, with every problem found at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.correctness import check_missing, known_correct, right_answers, sample_scores
-from evenprune.groups import as_columns, cells_of, to_array
+from evenprune.groups import MISSING, as_columns, cells_of, to_array
 from evenprune.tally import MOST_MODELS, Cell, IntArray, Measure, Scores, Tally
+
+ARGUMENTS = ("labels", "dense", "pruned", "dense_correct", "pruned_correct")
 
 
 @dataclass(frozen=True)
@@ -42,40 +44,45 @@ class Answers:
             named[f"pruned{ending}[{model!r}]" if several else f"pruned{ending}"] = column
         return named
 
+    def _wanted(self) -> tuple[list[str], str]:
+        """The arguments that go together, and how to say so."""
+        if self.measure != "accuracy":
+            form = f"measure={self.measure!r} takes dense= and pruned=, one number a sample each"
+            return ["dense", "pruned"], form
+        if self.known:
+            form = "known correctness takes dense_correct= and pruned_correct="
+            return ["dense_correct", "pruned_correct"], form
+        return ["labels", "dense", "pruned"], "an audit takes labels=, dense= and pruned="
+
     def usage_problems(self) -> list[str]:
         """Arguments that do not go together."""
-        given = [
-            n
-            for n in ("labels", "dense", "pruned", "dense_correct", "pruned_correct")
-            if getattr(self, n) is not None
-        ]
         if self.measure not in get_args(Measure):
             return [f"measure is {self.measure!r}: choose one of {', '.join(get_args(Measure))}"]
-        if self.measure != "accuracy":
-            right, form = (
-                ["dense", "pruned"],
-                f"measure={self.measure!r} takes dense= and pruned=, one number a sample each",
-            )
-        elif self.known:
-            right, form = (
-                ["dense_correct", "pruned_correct"],
-                "known correctness takes dense_correct= and pruned_correct=",
-            )
-        else:
-            right, form = ["labels", "dense", "pruned"], "an audit takes labels=, dense= and pruned="
-        if given != right:
+        given = [name for name in ARGUMENTS if getattr(self, name) is not None]
+        wanted, form = self._wanted()
+        if given != wanted:
             return [f"{form}; given: {', '.join(f'{n}=' for n in given) or 'none of them'}"]
+        tables = [name for name in wanted if _is_table(getattr(self, name))]
+        if tables:
+            return [
+                f"{tables[0]} is a table: give several models as a mapping {{name: column}}, "
+                "and the scores of one model as an array [n, classes]"
+            ]
         count = len(self.models())
-        return (
-            [] if 1 <= count <= MOST_MODELS else [f"{count} pruned models: give 1 to {MOST_MODELS} at once"]
-        )
+        if not 1 <= count <= MOST_MODELS:
+            return [f"{count} pruned models: give 1 to {MOST_MODELS} at once"]
+        return []
+
+
+def _is_table(values: Any) -> bool:
+    """A pandas or polars data frame."""
+    return hasattr(values, "columns") and hasattr(values, "shape")
 
 
 def read(answers: Answers, groups: Any) -> tuple[Tally | Scores | None, list[str]]:
     """The data of an audit, or the problems that stand in the way."""
-    problems = answers.usage_problems()
     attributes = {name: to_array(values) for name, values in as_columns(groups).items()}
-    problems += _attribute_problems(attributes)
+    problems = answers.usage_problems() + _attribute_problems(groups, attributes)
     if problems:
         return None, problems
     labels = None if answers.labels is None else to_array(answers.labels)
@@ -84,26 +91,50 @@ def read(answers: Answers, groups: Any) -> tuple[Tally | Scores | None, list[str
     problems += _length_problems(({} if labels is None else {"labels": labels}) | columns, attributes)
     found = [_read_column(answers, labels, column, name) for name, column in columns.items()]
     problems += [problem for _, some in found for problem in some]
+    cell, cells = _cells(attributes)
+    if len(cells) == 1:
+        problems.append(one_group(attributes, cells[0]))
     if problems:
         return None, list(dict.fromkeys(problems))
-    values = [v for v, _ in found]
-    cell, cells = cells_of(attributes)
-    return _assemble(answers, tuple(attributes), cells, cell, values), []
+    return _assemble(answers, tuple(attributes), cells, cell, [values for values, _ in found]), []
+
+
+def _cells(attributes: Mapping[str, NDArray[Any]]) -> tuple[IntArray, tuple[Cell, ...]]:
+    """The cells, or none where the columns do not go together (which is reported elsewhere)."""
+    lengths = {column.shape[0] for column in attributes.values()}
+    if len(lengths) > 1 or lengths == {0}:
+        return np.empty(0, dtype=np.int64), ()
+    return cells_of(attributes)
+
+
+def one_group(attributes: Iterable[str], cell: Cell) -> str:
+    value = " × ".join(MISSING if v is None else v for v in cell)
+    names = ", ".join(map(repr, attributes))
+    return f"one group only: every sample has the value {value!r} in {names}; an audit compares groups"
 
 
 def _read_column(
     answers: Answers, labels: NDArray[Any] | None, column: NDArray[Any], name: str
 ) -> tuple[Any, list[str]]:
+    if not column.ndim:
+        return None, [f"{name} is {column.item()!r}: give one value per sample"]
     if answers.measure != "accuracy":
         return sample_scores(column, name, bounded=answers.measure == "score")
     return known_correct(column, name) if labels is None else right_answers(labels, column, name)
 
 
-def _attribute_problems(attributes: Mapping[str, NDArray[Any]]) -> list[str]:
+def _attribute_problems(groups: Any, attributes: Mapping[str, NDArray[Any]]) -> list[str]:
     if not attributes:
         return ["groups is empty: give at least one column"]
-    bad = {name: values for name, values in attributes.items() if values.ndim != 1}
-    return [f"groups[{name!r}] has shape {v.shape}: give one value per sample" for name, v in bad.items()]
+    problems = []
+    if isinstance(groups, Mapping) and len(attributes) < len(groups):
+        problems.append(f"groups has columns of the same name: {', '.join(map(repr, groups))}")
+    for name, values in attributes.items():
+        if values.ndim != 1:
+            problems.append(f"groups[{name!r}] has shape {values.shape}: give one value per sample")
+        elif values.dtype.kind == "O" and any(v.__hash__ is None for v in values.tolist()):
+            problems.append(f"groups[{name!r}] holds lists or mappings: give one plain value per sample")
+    return problems
 
 
 def _label_problems(labels: NDArray[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The statistics of paired counts: score limits, max-t, noise floor, de-biased maximum, sample size.
+"""The statistics of paired counts: score limits, max-t with step-down, sample size.
 
 Everything follows from three counts per group: n samples, b that broke (dense right, pruned wrong) and
 c that were fixed (dense wrong, pruned right).
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from evenprune.groups import Grouping
 from evenprune.tally import FloatArray, InputProblems
 
-BISECTIONS = 45  # of [−1, 1]: to 1e-13
+BISECTIONS = 40  # of [−1, 1]: to 1e-12
+NEWTONS = 24
+TINY = 1e-12
+Deviate = float | FloatArray
 MOST_DRAWS = 4000
-NORMAL_FROM = 15  # expected disagreements
+FEW = 3  # broken or fixed samples up to which limits are never narrower than the exact ones
 _normal = NormalDist()
 
 
@@ -53,6 +56,11 @@ class Counts:
     def total(self) -> "Counts":
         return Counts(*(x.sum(keepdims=True) for x in (self.n, self.b, self.c, self.dense_right)))
 
+    @staticmethod
+    def joined(parts: "list[Counts]") -> "Counts":
+        columns = zip(*((x.n, x.b, x.c, x.dense_right) for x in parts), strict=True)
+        return Counts(*(np.concatenate(column) for column in columns))
+
     def outside_of(self, total: "Counts") -> "Counts":
         """The rest: what the total holds beside each group."""
         pairs = (
@@ -65,12 +73,12 @@ class Counts:
 
 
 def score_limits(
-    b: FloatArray, c: FloatArray, n: FloatArray, z: float | FloatArray
+    b: FloatArray, c: FloatArray, n: FloatArray, z_lower: Deviate, z_upper: Deviate
 ) -> tuple[FloatArray, FloatArray]:
-    """Tango's score limits of the paired difference (b − c)/n, each at normal deviate z."""
-    b, c, n, z = np.broadcast_arrays(b, c, n, z)
-    both = _score_upper(np.stack([b, c]), np.stack([c, b]), n, z)
-    return -both[1], both[0]  # lower by symmetry: swap broke and fixed
+    """Tango's score limits of the paired difference (b − c)/n, each at its normal deviate."""
+    b, c, n, z_lower, z_upper = np.broadcast_arrays(b, c, n, z_lower, z_upper)
+    both = _score_upper(np.stack([b, c]), np.stack([c, b]), n, np.stack([z_upper, z_lower]))
+    return -both[1], both[0]  # lower: broke and fixed change places
 
 
 def _score_upper(b: FloatArray, c: FloatArray, n: FloatArray, z: FloatArray) -> FloatArray:
@@ -90,29 +98,60 @@ def _score_upper(b: FloatArray, c: FloatArray, n: FloatArray, z: FloatArray) -> 
     return high
 
 
+def paired_limits(counts: Counts, z_lower: Deviate, z_upper: Deviate) -> tuple[FloatArray, FloatArray]:
+    """Limits of Δ: Tango's, but where few samples broke never below the exact limit of their share.
+
+    Score limits of rare, one-sided changes are too narrow: with b = c = 0 they end at z²/(n + z²), the exact
+    ones at 1 − α^(1/n).
+    """
+    b, c, n = counts.b, counts.c, counts.n
+    lower, upper = score_limits(b, c, n, z_lower, z_upper)
+    upper = np.maximum(upper, _exact_upper(b, n, z_upper) - c / n)
+    return np.minimum(lower, b / n - _exact_upper(c, n, z_lower)), upper
+
+
+def _exact_upper(b: FloatArray, n: FloatArray, z: Deviate) -> FloatArray:
+    """Clopper and Pearson's upper limit of a share: P(B ≤ b) = 1 − Φ(z). For b > FEW: −1.
+
+    Newton's method on log P(B ≤ b), which is concave in the share: after one step it comes from one side.
+    """
+    alphas = {deviate: _normal.cdf(-deviate) for deviate in np.unique(z).tolist()}
+    b, n, z = np.broadcast_arrays(b, n, z)
+    few = b <= FEW
+    out = np.full(b.shape, -1.0)
+    b, n, log_alpha = b[few], n[few], np.log([alphas[deviate] for deviate in z[few].tolist()])
+    p = np.minimum((b + 1) / (n + 2), 0.5)
+    for _ in range(NEWTONS):
+        odds, term = p / (1 - p), np.ones_like(p)  # P(B = j) is (1 − p)^n times the term
+        total, last = term, term
+        for j in range(1, FEW + 1):
+            term = term * (n - j + 1) / j * odds
+            total, last = total + np.where(j <= b, term, 0), np.where(j == b, term, last)
+        value = n * np.log1p(-p) + np.log(total) - log_alpha
+        slope = -(n - b) * last / (1 - p) / total
+        p = np.clip(p - value / np.minimum(slope, -TINY), b / n, (1 + p) / 2)
+    out[few] = np.where(b >= n, 1.0, p)
+    return out
+
+
 def excess_limits(
-    group: Counts, rest: Counts, z_lower: float | FloatArray, z_upper: float | FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """MOVER limits of ψ_g = (1 − π_g)(Δ_g − Δ_rest) from the score limits of the group and of the rest.
+    group: Counts, rest: Counts, *deviates: tuple[float, float]
+) -> list[tuple[FloatArray, FloatArray]]:
+    """MOVER limits of ψ_g = (1 − π_g)(Δ_g − Δ_rest), a pair for each pair of (lower, upper) deviates.
 
     upper = (1 − π_g) [Δ_g − Δ_rest + sqrt((u_g − Δ_g)² + (Δ_rest − l_rest)²)], lower by symmetry.
     """
+    # One call for all: [pairs, group or rest, groups].
+    size, shape = group.n.size, (len(deviates), 2, group.n.size)
+    z = np.array([[pair, pair[::-1]] for pair in deviates])  # [pairs, group or rest, lower or upper]
+    z_lower, z_upper = (np.repeat(z[..., i].ravel(), size) for i in (0, 1))
+    low, high = paired_limits(Counts.joined([group, rest] * len(deviates)), z_lower, z_upper)
+    low, high = low.reshape(shape), high.reshape(shape)
     share = rest.n / (group.n + rest.n)  # 1 − π_g
     difference = group.gap - rest.gap
-    group_lower, group_upper = _both_limits(group, z_lower, z_upper)
-    rest_lower, rest_upper = _both_limits(rest, z_upper, z_lower)
-    upper = difference + np.hypot(group_upper - group.gap, rest.gap - rest_lower)
-    lower = difference - np.hypot(group.gap - group_lower, rest_upper - rest.gap)
-    return share * lower, share * upper
-
-
-def _both_limits(
-    counts: Counts, z_lower: float | FloatArray, z_upper: float | FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    b, c, n = counts.b, counts.c, counts.n
-    z = np.stack([np.broadcast_to(z_upper, n.shape), np.broadcast_to(z_lower, n.shape)])
-    upper, minus_lower = _score_upper(np.stack([b, c]), np.stack([c, b]), n, z)
-    return -minus_lower, upper
+    upper = difference + np.hypot(high[:, 0] - group.gap, rest.gap - low[:, 1])
+    lower = difference - np.hypot(group.gap - low[:, 0], high[:, 1] - rest.gap)
+    return list(zip(share * lower, share * upper, strict=True))
 
 
 @dataclass(frozen=True)
@@ -188,111 +227,26 @@ def step_down(t: FloatArray, level: float, beyond: Callable[[float], NDArray[np.
     return named
 
 
-@dataclass(frozen=True)
-class Range:
-    """A mean and the central range (at the audit's confidence) of a simulated quantity."""
-
-    mean: float
-    low: float
-    high: float
-
-    @staticmethod
-    def of(values: FloatArray, confidence: float) -> "Range":
-        tail = (1 - confidence) / 2
-        low, high = np.quantile(values, [tail, 1 - tail])
-        return Range(float(values.mean()), float(low), float(high))
-
-
-def null_gaps(cells: Counts, rng: np.random.Generator) -> FloatArray:
-    """Draws of the cells' observed gaps if no group had been harmed: Δ_k = Δ for all  [draws, cells].
-
-    Each cell keeps its size and its disagreement q_k = (b + c)/n, the latter drawn towards the overall
-    one, since the raw shares of small cells spread more than the true ones.
-    """
-    gap = (cells.b.sum() - cells.c.sum()) / cells.n.sum()
-    q = np.clip(shrunken_shares(cells.b + cells.c, cells.n), abs(gap), 1.0)
-    draws = number_of_draws(20 * cells.n.size, most=1000)
-    gaps = rng.standard_normal((draws, cells.n.size))
-    gaps *= np.sqrt((q - gap**2) / cells.n)
-    gaps += gap
-    few = np.flatnonzero(cells.n * q < NORMAL_FROM)  # too few disagreements for a normal draw
-    if few.size:
-        gaps[:, few] = _multinomial_gaps(cells.n[few], q[few], gap, draws, rng)
-    return gaps
-
-
-def _multinomial_gaps(
-    n: FloatArray, q: FloatArray, gap: float, draws: int, rng: np.random.Generator
-) -> FloatArray:
-    """(b − c)/n with P(broke) = (q + Δ)/2 and P(fixed) = (q − Δ)/2."""
-    changed = rng.binomial(n.astype(np.int64), q, (draws, n.size))
-    broke = rng.binomial(changed, np.divide(q + gap, 2 * q, out=np.full_like(q, 0.5), where=q > 0))
-    return np.asarray((2 * broke - changed) / n)
-
-
-def shrunken_shares(successes: FloatArray, n: FloatArray) -> FloatArray:
-    """Shares per cell, drawn towards the common share as far as binomial noise explains their spread."""
-    common = successes.sum() / n.sum()
-    binomial = common * (1 - common) / n
-    spread = float(np.average((successes / n - common) ** 2 - binomial, weights=n))
-    true = np.maximum(spread, 0.0)  # variance of the true shares, by moments
-    keep = np.divide(true, true + binomial, out=np.zeros_like(n), where=true + binomial > 0)
-    return np.asarray(common + keep * (successes / n - common))
-
-
-def disparity(excess: FloatArray) -> FloatArray:
-    """Ψ_PW = max Δ_g − min Δ_g = max ψ_g − min ψ_g  over the last axis."""
-    return np.asarray(excess.max(axis=-1) - excess.min(axis=-1))
-
-
-def paule_mandel(estimates: FloatArray, variances: FloatArray) -> tuple[float, float]:
-    """Mean μ and between-group variance τ² with Σ (x_g − μ)²/(τ² + s_g²) = G − 1."""
-
-    def centre(tau2: float) -> float:
-        return float(np.average(estimates, weights=1 / (tau2 + variances)))
-
-    def excess(tau2: float) -> float:
-        q = (estimates - centre(tau2)) ** 2 / (tau2 + variances)
-        return float(q.sum()) - (estimates.size - 1)
-
-    low, high = 0.0, float(np.ptp(estimates)) ** 2 + 1e-12
-    if excess(low) <= 0:
-        return centre(0.0), 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return centre(high), high
-
-
-def shrunken_gaps(excess: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Normal–normal empirical Bayes: posterior mean and variance of every ψ_g."""
-    centre, tau2 = paule_mandel(excess, variances)
-    keep = tau2 / (tau2 + variances)
-    return centre + keep * (excess - centre), keep * variances
-
-
-def debiased_maximum(
-    means: FloatArray, variances: FloatArray, shares: FloatArray, rng: np.random.Generator
-) -> float:
-    """The posterior mean of max_g ψ_g, each draw centred so that Σ π_g ψ_g = 0."""
-    draws = number_of_draws(10 * means.size, most=1000)
-    order = np.lexsort((shares, variances, means))  # which group gets which draw must not hang on its name
-    means, variances, shares = means[order], variances[order], shares[order]
-    psi = means + np.sqrt(variances) * rng.standard_normal((draws, means.size))
-    psi -= (psi @ shares / shares.sum())[:, None]
-    return float(psi.max(axis=1).mean())
+def score_variance(disagreement: FloatArray, delta: FloatArray) -> FloatArray:
+    """n times the variance that the score test at Δ = δ takes, where b = c = n·disagreement/2 was seen."""
+    half = (disagreement - 2 * delta) / 4
+    p = half + np.sqrt(half**2 + disagreement * delta * (1 - delta) / 4)
+    return np.asarray(2 * p + delta * (1 - delta))
 
 
 def needed_samples(
-    *, groups: int, distance: FloatArray, unit_variance: FloatArray, confidence: float, power: float
+    *, groups: int, distance: FloatArray, disagreement: FloatArray, confidence: float, power: float
 ) -> FloatArray:
-    """Samples per group so that all G upper limits fall below ε with the given power.
+    """Samples per group so that all G upper limits of Δ_g fall below the truth + distance with that power.
 
-    n_g = u_g ((z_{1−α} + z_{power^{1/G}}) / distance_g)², with u_g/n_g = Var ψ_g and distance_g = ε − ψ_g.
+    n_g = ((z_{1−α} √V₀ + z_{power^{1/G}} √q_g) / distance_g)², V₀ the variance at the tolerance, q_g the one
+    at the truth. Even a group without one broken sample needs (1 − distance)^n ≤ α.  NaN where distance ≤ 0.
     """
-    deviate = quantile(confidence) + quantile(power ** (1 / groups))
-    safe = np.where(distance > 0, distance, np.nan)
-    return np.asarray(unit_variance * (deviate / safe) ** 2)
+    safe = np.where(distance > 1e-9, np.minimum(distance, 1 - 1e-9), np.nan)
+    z_power = max(quantile(power ** (1 / groups)), 0.0)
+    both = quantile(confidence) * np.sqrt(score_variance(disagreement, safe))
+    both += z_power * np.sqrt(disagreement)
+    return np.asarray(np.maximum((both / safe) ** 2, math.log(1 - confidence) / np.log1p(-safe)))
 
 
 def sample_size(
@@ -322,8 +276,11 @@ def sample_size(
     ]
     if problems:
         raise InputProblems(problems)
-    unit = np.array([disagreement * (1 - 1 / groups)])
     needed = needed_samples(
-        groups=groups, distance=np.array([tolerance]), unit_variance=unit, confidence=confidence, power=power
+        groups=groups,
+        distance=np.array([tolerance]),
+        disagreement=np.array([disagreement]) * (1 - 1 / groups),
+        confidence=confidence,
+        power=power,
     )
-    return math.ceil(float(needed[0]))
+    return max(math.ceil(float(needed[0])), 10)  # smaller groups never pass

@@ -127,8 +127,8 @@ def _figures(document: Document) -> Table:
         [f"figure{of_model}", "estimate", f"{percent(document['confidence'])} limits", "by chance alone"],
         [f"overall {unit.noun}", f"{unit.level(overall['dense'])} → {unit.level(overall['pruned'])}", "", ""],
         ["overall gap", unit.amount(overall["gap"]), unit.span(overall["lower"], overall["upper"]), ""],
-        ["worst excess gap", unit.amount(worst["estimate"]), unit.span(worst["lower"], worst["upper"]),
-         _floor(floor["max_excess_gap"], unit)],
+        ["worst excess gap (limits one-sided)", unit.amount(worst["estimate"]),
+         unit.span(worst["lower"], worst["upper"]), _floor(floor["max_excess_gap"], unit)],
         ["  de-biased", unit.amount(worst["debiased"]), "", ""],
         ["pairwise disparity", unit.amount(document["pairwise_disparity"]), "",
          _floor(floor["pairwise_disparity"], unit)],
@@ -186,7 +186,8 @@ def _group_row(group: Document, document: Document, unit: Unit) -> list[str]:
 
 
 def _models_table(document: Document) -> Table:
-    header = ["model", "verdict", "pruned", "gap", "worst excess", "limits", "disparity", "worst group"]
+    worst = ["worst excess", "one-sided limits"]
+    header = ["model", "verdict", "pruned", "gap", *worst, "disparity", "worst group"]
     return [header] + [
         _model_row(name, audit, unit_of(document)) for name, audit in models_of(document).items()
     ]

@@ -22,7 +22,10 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 
 def read(source: str, columns: Columns) -> Tally | Scores:
     """Read a file ("-": standard input). Everything that is wrong with it comes in one InputProblems."""
-    table = open_table(source, (*columns.answered, *columns.groups))
+    try:
+        table = open_table(source, (*columns.answered, *columns.groups))
+    except InputProblems as error:
+        raise InputProblems(columns.problems() + error.problems) from None
     with refused(table.name, source):
         seen = view(table, columns)
         problems = columns.problems() + schema_problems(seen)
@@ -59,12 +62,12 @@ def _load(seen: View) -> tuple[Tally | Scores | None, bool]:
 
 
 def _needs_a_look(seen: View, place: int) -> bool:
-    """Answers that the counts alone cannot vouch for: fractions, scores, known correctness."""
+    """Answers that the counts alone cannot vouch for: fractions, long ids, scores, known correctness."""
     answer = seen.answers[place]
     checked = (
         seen.columns.answers == "correct" and seen.table.frame.collect_schema()[answer.name] != pl.Boolean
     )
-    return checked or answer.holds == "scores" or answer.dtype.is_float()
+    return checked or answer.holds == "scores" or answer.dtype.is_float() or answer.digits
 
 
 def _right(seen: View) -> list[pl.Expr]:

@@ -166,8 +166,8 @@ class Audit:
 
         scale, unit = (1, "") if self.measure == "loss" else (100, " points")
         lines = [
-            f"- {f'{a.model}: ' if self.models else ''}{g.group}: {scale * g.excess_gap:.2f}{unit} beyond the average, "
-            f"{scale * (g.excess_gap - self.tolerance):.2f}{unit} beyond the tolerance "
+            f"- {f'{a.model}: ' if self.models else ''}{g.group}: {scale * g.excess_gap:.2f}{unit} "
+            f"beyond the average, {scale * (g.excess_gap - self.tolerance):.2f}{unit} beyond the tolerance "
             f"(limits {scale * g.lower:.2f} to {scale * g.upper:.2f}{unit})"
             for a in (self.models or {self.model: self}).values()
             for g in a.groups

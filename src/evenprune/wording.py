@@ -153,7 +153,8 @@ def _inconclusive_sentence(document: Document, unit: Unit, where: str) -> str:
         f"Inconclusive: {document['samples']:,} samples neither prove nor rule out that pruning{where} "
         f"{_too_much(document, unit, 'some group')}; the worst estimate is "
         f"{unit.amount(worst['estimate'])} ({quoted(worst['group'])}), the truth may lie anywhere from "
-        f"{unit.number(worst['lower'])} to {unit.amount(worst['upper'])}{_what_settles(document)}."
+        f"{unit.number(worst['lower'])} to {unit.amount(worst['upper'])} "
+        f"(one-sided {percent(document['confidence'])} limits){_what_settles(document)}."
     )
 
 

@@ -1,10 +1,11 @@
-"""The audit's figures by plain loops over rows, and Tango's limits by a root finder on the textbook formula."""
+"""The audit's figures by loops over rows, and Tango's limits by a root finder on the textbook formula."""
 
 import itertools
 import math
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import beta, norm
 
 
 def rows_to_counts(rows):
@@ -38,8 +39,7 @@ def excess_variance(sizes, variances):
 
 def score(b, c, n, delta):
     """Tango's statistic, the constrained likelihood maximised by search rather than in closed form."""
-    low, high = max(0.0, -delta), min(1.0, (1 - delta) / 1) if delta >= 0 else 1.0
-    high = (1 - delta) / 2 if delta >= 0 else (1 - delta) / 2
+    low, high = max(0.0, -delta), (1 - delta) / 2  # all three shares stay within [0, 1]
 
     def minus_likelihood(p21):
         p12, rest = p21 + delta, 1 - 2 * p21 - delta
@@ -62,12 +62,25 @@ def score_limits(b, c, n, z):
     return -score_upper(c, b, n, z), score_upper(b, c, n, z)
 
 
+def exact_upper(b, n, z):
+    """Clopper and Pearson, by the beta distribution."""
+    return 1.0 if b >= n else beta.ppf(norm.cdf(z), b + 1, n - b)
+
+
+def paired_limits(b, c, n, z):
+    """Tango's limits, never narrower than the exact ones where at most 3 samples broke (or were fixed)."""
+    low, high = score_limits(b, c, n, z)
+    high = max(high, exact_upper(b, n, z) - c / n) if b <= 3 else high
+    low = min(low, b / n - exact_upper(c, n, z)) if c <= 3 else low
+    return low, high
+
+
 def mover(group, rest, z):
     """Limits of ψ_g from (b, c, n) of the group and of the rest."""
     (b, c, n), (rb, rc, rn) = group, rest
     share, gap, rest_gap = rn / (n + rn), (b - c) / n, (rb - rc) / rn
-    low, high = score_limits(b, c, n, z)
-    rest_low, rest_high = score_limits(rb, rc, rn, z)
+    low, high = paired_limits(b, c, n, z)
+    rest_low, rest_high = paired_limits(rb, rc, rn, z)
     upper = gap - rest_gap + math.sqrt((high - gap) ** 2 + (rest_gap - rest_low) ** 2)
     lower = gap - rest_gap - math.sqrt((gap - low) ** 2 + (rest_high - rest_gap) ** 2)
     return share * lower, share * upper
