@@ -194,7 +194,7 @@ def scenarios(repeats: int) -> list[Scenario]:
     return [s for base in bases for s in (base, replace(base, unbalanced=True), replace(base, harmed=True))]
 
 
-def run(*, repeats: int = 500) -> dict[str, Any]:
+def run(*, repeats: int = 250) -> dict[str, Any]:
     """The full table, on all cores."""
     with ProcessPoolExecutor() as pool:
         rows = list(pool.map(simulate, scenarios(repeats)))

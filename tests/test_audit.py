@@ -324,6 +324,16 @@ def test_every_problem_is_listed_at_once():
         ({"min_samples": 0}, "min_samples is 0"),
         ({k: [] for k in ("labels", "dense", "pruned", "groups")}, "no samples"),
         ({"each": True, "groups": {"a": [1, 2] * 100, "b": [1] * 200}}, "one group only in 'b'"),
+        ({"tolerance": "0.02"}, "tolerance is '0.02': it must be a number"),
+        ({"tolerance": None, "confidence": None}, "confidence is None"),
+        ({"min_samples": "many"}, "whole number"),
+        ({"dense": 3}, "dense is 3: give one value per sample"),
+        ({"pruned": {"a": None}}, "pruned['a'] is None"),
+        ({"groups": [[1], [2]] * 100}, "shape"),
+        ({"groups": {"a": [{}] * 200}}, "plain value per sample"),
+        ({"groups": {1: [0, 1] * 100, "1": [0, 1] * 100}}, "same name"),
+        ({"pruned": pd.DataFrame({"x": [0] * 200, "y": [1] * 200})}, "pruned is a table"),
+        ({"labels": np.full(200, 2**60), "dense": np.full(200, 2.0**60)}, "beyond 2^53"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -337,6 +347,46 @@ def test_known_correctness_and_scores_are_checked():
         evenprune.audit(dense_correct=[2] * 40, pruned_correct=[1] * 40, groups=groups, tolerance=0.1)
     with pytest.raises(InputProblems, match=r"outside \[0, 1\]"):
         evenprune.audit(dense=[1.5] * 40, pruned=[1.0] * 40, groups=groups, measure="score", tolerance=0.1)
+
+    with pytest.raises(InputProblems, match="too large to average"):
+        evenprune.audit(dense=[1e200] * 40, pruned=[1.0] * 40, groups=groups, measure="loss", tolerance=0.1)
+
+
+def test_problems_of_groups_and_of_labels_come_together():
+    found = problems(labels=[np.nan] + [0.0] * 199, groups=["x"] * 200)
+    assert ["missing" in found[0], "one group only" in found[1]] == [True, True]
+
+
+def test_infinite_logits_have_a_largest():
+    data = random_samples(14)
+    logits = np.where(np.eye(5)[data["dense"]] == 1, 0.0, -np.inf)
+    expected = evenprune.audit(**data, tolerance=0.02)
+    assert evenprune.audit(**(data | {"dense": logits}), tolerance=0.02) == expected
+
+
+def test_many_columns_do_not_overflow():
+    rng = np.random.default_rng(0)
+    data = random_samples(15, n=400)
+    columns = {f"c{i}": np.where(np.arange(400) < 200, i, rng.integers(0, 2) + 300) for i in range(12)}
+    assert len(evenprune.audit(**(data | {"groups": columns}), tolerance=0.02).groups) == 2
+
+
+def test_settle_never_asks_for_fewer_samples_than_a_group_needs_to_be_judged():
+    audit = evenprune.audit(**samples([1000, 1000, 5], [5, 5, 0], [5, 5, 0], [900, 900, 5]), tolerance=0.5)
+    assert audit.verdict == "inconclusive"
+    assert audit.settle.group == "c"
+    assert audit.settle.samples_per_group >= 10
+    assert audit.settle.samples > audit.samples
+
+
+@pytest.mark.parametrize("samples_per_group", [100, 3000])
+def test_scores_that_change_alike_or_not_at_all(samples_per_group):
+    """Nothing varies within a group: the limits still have a width, and nothing divides by zero."""
+    group = np.repeat([0, 1], samples_per_group)
+    dense = np.ones(group.size)
+    for pruned in (dense, dense - group):
+        audit = evenprune.audit(dense=dense, pruned=pruned, groups=group, measure="score", tolerance=0.02)
+        assert all(g.lower < g.excess_gap < g.upper for g in audit.groups)
 
 
 def test_from_dict_refuses_other_documents():

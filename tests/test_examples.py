@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from evenprune.built_in import dense_and_data
 from evenprune.comparison_text import within
@@ -56,11 +58,12 @@ def test_own_loop(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Result:
-    """The demo's own result."""
-    settings = BUILT_IN["digits"]
+def digits() -> Iterator[Result]:
+    """The demo's own result, made on one thread as there."""
+    settings, threads = BUILT_IN["digits"], torch.get_num_threads()
+    torch.set_num_threads(1)
     model, data = dense_and_data("digits")
-    return prune(
+    yield prune(
         model,
         **data,
         sparsity=settings.sparsity,
@@ -69,6 +72,7 @@ def digits() -> Result:
         recipe=settings.recipe(),
         tolerance=settings.tolerance,
     )
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Separators and names are found as csv reads them, and class ids of any length compare exactly or not at all."""
+"""Separators and names are read as csv does; class ids of any length compare exactly, or are refused."""
 
 import csv
 import gzip

@@ -196,7 +196,7 @@ def from_scores(scores: PairedScores, grouping: Grouping, demand: Demand) -> Evi
         fixed=per_group((lost < 0).astype(float)).astype(np.int64),
     )
     overall = _score_overall(scores, _overall_gap(n, observed, drawn, typical), demand)
-    found = _score_limits(excess, gap, demand)
+    found = _score_limits(excess, gap, demand, _unseen(size, size / n.sum(), scores, demand))
     return Evidence(estimates, found, overall, _worst(estimates, excess.deviation, found, demand))
 
 
@@ -215,18 +215,27 @@ def _score_overall(scores: PairedScores, gap: bootstrap.Studentised, demand: Dem
     return Overall(float(scores.dense.mean()), float(scores.pruned.mean()), lower, upper, changed)
 
 
-def _score_limits(excess: bootstrap.Studentised, gap: bootstrap.Studentised, demand: Demand) -> Limits:
+def _unseen(size: FloatArray, share: FloatArray, scores: PairedScores, demand: Demand) -> FloatArray:
+    """What a group may lose through samples of a kind it has not shown: at most 1 − α^(1/n) of all."""
+    if scores.most is None:  # nothing can be said of losses that were never seen
+        return np.zeros_like(size)
+    return np.asarray(scores.most * (1 - share) * -np.expm1(np.log(1 - demand.confidence) / size))
+
+
+def _score_limits(
+    excess: bootstrap.Studentised, gap: bootstrap.Studentised, demand: Demand, unseen: FloatArray
+) -> Limits:
     """Bootstrap-t: estimate − (quantile of t) × error; of the maximum t where limits are simultaneous."""
     level, x, error = demand.confidence, excess.estimate, excess.error
-    critical = max(limits.upper_quantile(excess.t.max(axis=1), level), 0.0)
-    two_sided = limits.upper_quantile(np.abs(excess.t).max(axis=1), level)
+    critical = max(limits.upper_quantile(excess.t.max(axis=1), level), demand.z)
+    two_sided = max(limits.upper_quantile(np.abs(excess.t).max(axis=1), level), demand.z_two_sided)
     # Never narrower than the normal limit: the bootstrap of a small, skewed group has not seen its long tail.
     pointwise = np.minimum(np.quantile(excess.t, 1 - level, axis=0), -demand.z)
-    gap_two_sided = limits.upper_quantile(np.abs(gap.t).max(axis=1), level)
-    violates = limits.step_down(excess.t, level, lambda z: x - z * error > demand.tolerance)
+    gap_two_sided = max(limits.upper_quantile(np.abs(gap.t).max(axis=1), level), demand.z_two_sided)
+    violates = limits.step_down(excess.t, level, lambda z: x - max(z, demand.z) * error > demand.tolerance)
     return Limits(
         test_lower=x - critical * error,
-        test_upper=x - pointwise * error,
+        test_upper=np.maximum(x - pointwise * error, x + unseen),
         lower=x - two_sided * error,
         upper=x + two_sided * error,
         gap_lower=gap.estimate - gap_two_sided * gap.error,
