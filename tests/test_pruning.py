@@ -91,6 +91,8 @@ def test_the_document_is_plain_json_and_agrees_with_the_audits(result: Result) -
     assert document["schema"] == "evenprune.comparison/1"
     assert document["groups"] == sorted(NAMES)
     assert [m["name"] for m in document["methods"]] == ["NFT", "CEAG"]
+    settings = {"tolerance": 0.05, "dual_lr": 0.1, "estimator": "ring", "k": 5}
+    assert [m["settings"] for m in document["methods"]] == [{}, settings]
     assert sum(document["samples"]["train"]) == int((TRAIN.groups >= 0).sum())
     for method in document["methods"]:
         for seed, run in enumerate(method["runs"]):

@@ -15,7 +15,7 @@ def to_text(document: Document) -> str:
     dense, tolerance = document["dense"], POINTS.number(document["tolerance"])
     seen = ", ".join(f"{split} {POINTS.level(level['accuracy'])}" for split, level in dense.items())
     left = f"{document['parameters']['left']:,} of {document['parameters']['all']:,} parameters left"
-    header = ["method", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"ψ ≤ {tolerance}", "audit"]
+    header = ["method", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"≤ {tolerance}", "audit"]
     under = ["", "train", "test", "train", "test", "train", "test", "train", "test"]
     rows = [_row(method, document["tolerance"]) for method in document["methods"]]
     return "\n\n".join(
@@ -23,8 +23,8 @@ def to_text(document: Document) -> str:
             f"{visible(document['title'])}: {left}; dense accuracy {seen}.",
             _aligned([header, under, *rows]),
             f"Mean ± standard deviation over the runs, in points. ψ: how much more accuracy than the average "
-            f"a group lost.\nmax ψ: that of the worst group; the tolerance is {tolerance}. Ψ_PW: the "
-            "distance between the worst and the best group.",
+            f"a group lost.\nmax ψ: that of the worst group; ≤ {tolerance}: how many runs kept it within "
+            "the tolerance. Ψ_PW: from the best group to the worst.",
         ]
     )
 

@@ -230,8 +230,8 @@ def _scheduler(e: Experiment) -> Any:
 
 
 BUILT_IN = {
-    # Few steps (14 an epoch) and few rare samples (one error in 30 is 3.3 points): the multipliers must answer
-    # at once, hence the proportional term of nuPI, and the weights must still be able to follow them late.
+    # Few steps (14 an epoch) and few rare samples (one error in 30 is 3.3 points): the multipliers must
+    # answer at once, hence the proportional term of nuPI, and the weights must be able to follow them late.
     "digits": Experiment(
         data="digits",
         model="small_cnn",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from evenprune.verdict import STRICTNESS, Audit, Word
 from evenprune.wording import percent
 
 SCHEMA = "evenprune.comparison/1"
+SPECIAL = ("dual", "kp", "ki", "nu", "mean", "negative", "overall")  # settings shown where they are set
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +194,14 @@ def _methods(result: Result) -> list[dict[str, Any]]:
 
 
 def _settings(method: Method) -> dict[str, Any]:
+    """What a reader needs to repeat it: the main settings, and the others where they are not the usual ones."""
     if method.rows == "none":
         return {}
     ring = {"k": method.k} if method.estimator == "ring" else {}
-    return {"tolerance": method.tolerance, "dual_lr": method.dual_lr, "estimator": method.estimator} | ring
+    usual = {f.name: f.default for f in fields(Method)}
+    special = {name: getattr(method, name) for name in SPECIAL if getattr(method, name) != usual[name]}
+    main = {"tolerance": method.tolerance, "dual_lr": method.dual_lr, "estimator": method.estimator}
+    return main | ring | special
 
 
 def _run(result: Result, fitted: Fitted, name: str) -> dict[str, Any]:
