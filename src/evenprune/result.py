@@ -194,7 +194,7 @@ def _methods(result: Result) -> list[dict[str, Any]]:
 
 
 def _settings(method: Method) -> dict[str, Any]:
-    """What a reader needs to repeat it: the main settings, and the others where they are not the usual ones."""
+    """What a reader needs to repeat it: the main settings, and others where they are not the usual ones."""
     if method.rows == "none":
         return {}
     ring = {"k": method.k} if method.estimator == "ring" else {}
