@@ -1,13 +1,16 @@
 """Checkpoints: nothing lost, nothing mixed; killed, cut, changed, foreign and too large for the disk."""
 
+import copy
 import errno
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +22,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, OneCycleLR, SequentialLR
 
@@ -37,18 +40,18 @@ RUNS = [
 ]
 
 
+STEPS_TO_LIVE: list[int] = []  # not in the augmentation: its attributes are part of the experiment
+
+
 class KillAt:
-    """An augmentation that changes nothing, and kills its own process at the n-th step."""
+    """An augmentation that changes next to nothing, and kills its own process when its steps are used up."""
 
     draws = 1
 
-    def __init__(self, step: int | None = None) -> None:
-        self.left = step
-
     def __call__(self, inputs: Tensor, uniform: Tensor) -> Tensor:
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
+        if STEPS_TO_LIVE:
+            STEPS_TO_LIVE[0] -= 1
+            if STEPS_TO_LIVE[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         return inputs * (1 + 0.1 * (uniform[:, 0] - 0.5)).view(-1, 1, 1, 1)
 
@@ -83,8 +86,8 @@ def train(folder: Path | None, *, kill: Any = None, adam: bool = False) -> list[
         changes = {"optimizer": partial(AdamW, lr=0.01), "channels_last": True, "clip_norm": 1.0}
     if isinstance(kill, tuple):
         kill_in_write(kill[0], before_replace=kill[1])
-    augment = KillAt(kill if isinstance(kill, int) else None)
-    told = recipe(epochs=4, pruning_epochs=1, checkpoint_steps=2, augment=augment, **changes)
+    STEPS_TO_LIVE[:] = [kill] if isinstance(kill, int) else []
+    told = recipe(epochs=4, pruning_epochs=1, checkpoint_steps=2, augment=KillAt(), **changes)
     return fit(model, data, runs=RUNS, recipe=told, folder=folder)
 
 
@@ -409,6 +412,121 @@ def test_recipes_are_described_by_what_they_mean() -> None:
     assert first["optimizer"] == {"calls": "torch.optim.sgd.SGD", "lr": 0.1}
     found = list(checkpoint.differences(first, checkpoint.describe(Recipe(optimizer=partial(Adam, lr=0.1)))))
     assert found == ['optimizer.calls: "torch.optim.sgd.SGD" against "torch.optim.adam.Adam"']
+
+
+def with_rate(rate: float) -> Any:
+    return lambda groups: SGD(groups, lr=rate)
+
+
+class Noise:
+    draws = 1
+
+    def __init__(self, size: float) -> None:
+        self.size, self.used, self.itself = size, {"b", "a"}, self
+
+    def __call__(self, inputs: Tensor, uniform: Tensor) -> Tensor:
+        return inputs + self.size * uniform.view(-1, 1, 1, 1)
+
+
+RATE = 0.1
+
+
+def read_from_module(groups: Any) -> Optimizer:
+    return SGD(groups, lr=RATE)
+
+
+def described(**changes: Any) -> str:
+    return json.dumps(checkpoint.describe(Recipe(**changes)), sort_keys=True)
+
+
+def test_what_a_function_closes_over_computes_and_reads_tells_recipes_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert described(optimizer=with_rate(0.1)) == described(optimizer=with_rate(0.1))
+    assert described(optimizer=with_rate(0.1)) != described(optimizer=with_rate(0.2))
+    in_code = [lambda g: SGD(g, lr=0.1), lambda g: SGD(g, lr=0.001), lambda g, lr=0.1: SGD(g, lr=lr)]
+    in_code += [lambda g: [SGD(p, lr=0.1) for p in g], lambda g: (lambda h: SGD(h, lr=0.1))(g)]
+    in_code += [lambda g: (lambda h: SGD(h, lr=0.3))(g), lambda g: Adam(g, lr=0.1)]
+    assert len({described(optimizer=f) for f in in_code}) == len(in_code)
+    before = described(optimizer=read_from_module)
+    monkeypatch.setitem(globals(), "RATE", 0.2)
+    assert described(optimizer=read_from_module) != before
+
+
+def test_attributes_tell_objects_apart() -> None:
+    assert described(augment=Noise(0.1)) == described(augment=Noise(0.1))
+    assert described(augment=Noise(0.1)) != described(augment=Noise(0.2))
+    assert checkpoint.describe(Noise(0.1).__call__) != checkpoint.describe(Noise(0.2).__call__)
+
+
+DESCRIBE = """
+import json, torch
+from evenprune import checkpoint
+class Slots:
+    __slots__ = ("kind", "plain")
+    def __init__(self): self.kind, self.plain = torch.float32, object()
+def make(names): return lambda g: g in {"b", "a", "c"} and names
+print(json.dumps(checkpoint.describe([make({"x", "y", "z"}), Slots(), torch.relu, {"k": make}])))
+print(checkpoint.structure(torch.nn.Sequential(torch.nn.ReLU())))
+"""
+
+
+@pytest.mark.slow
+def test_descriptions_are_the_same_in_every_process() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", DESCRIBE],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    assert "0x7" not in said.pop()
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+
+class WithRelu(Functional):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.relu(self.layer(inputs))
+
+
+class WithTanh(Functional):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.tanh(self.layer(inputs))
+
+
+def test_a_changed_experiment_never_returns_the_result_of_the_one_before(tmp_path: Path) -> None:
+    changes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"optimizer": with_rate(0.1)}, {"optimizer": with_rate(0.001)}, "recipe.optimizer.closure"),
+        ({"augment": Noise(0.1)}, {"augment": Noise(0.2)}, "recipe.augment.size: 0.1 against 0.2"),
+    ]
+    split = images()
+    model = trained(network(), split)
+    other = copy.deepcopy(model)
+    other[2] = nn.Tanh()
+    data = data_for(model, split, test=split)
+    changes.append(({"model": model, "data": data}, {"model": other, "data": data}, "structure: "))
+    for i, (first, second, told) in enumerate(changes):
+        start(tmp_path / str(i), epochs=3, **first)
+        start(tmp_path / str(i), epochs=3, **first)
+        with pytest.raises(DifferentExperiment, match=re.escape(told)):
+            start(tmp_path / str(i), epochs=3, **second)
+
+
+def test_how_a_model_computes_is_part_of_its_structure() -> None:
+    one, other = WithRelu(), WithTanh()
+    other.__class__.__qualname__ = other.__class__.__name__ = "WithRelu"
+    assert str(one) == str(other)
+    assert checkpoint.structure(one) == checkpoint.structure(WithRelu())
+    assert checkpoint.structure(one) != checkpoint.structure(other)
 
 
 def test_large_data_are_told_apart_by_a_sample_of_rows() -> None:

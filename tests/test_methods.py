@@ -1,6 +1,7 @@
 """Methods: the table of the paper's methods, their settings, and what Method refuses."""
 
 import inspect
+import re
 
 import pytest
 
@@ -84,3 +85,20 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         Method(name="x", rows="none")
     with pytest.raises(ValueError, match="belong to dual='nupi'"):
         Method(name="x", kp=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"overall": "Macro"}, "overall is 'Macro'; choose 'micro' or 'macro'"),
+        ({"negative": "none"}, "choose 'clip' or 'keep'"),
+        ({"estimator": "rings"}, "estimator is 'rings'"),
+        ({"dual_lr": float("inf")}, "dual_lr is inf; give a finite number"),
+        ({"tolerance": "0.1"}, "tolerance is '0.1'"),
+        ({"k": True}, "k is True"),
+        ({"overall": "Macro", "mean": "detach"}, "mean is 'detach'"),
+    ],
+)
+def test_misspelt_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        methods.ceag(**{"tolerance": 0.01} | settings)

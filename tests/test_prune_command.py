@@ -229,7 +229,7 @@ def test_the_flags_of_run_change_the_built_in_experiment() -> None:
     assert (wanted.sparsity, wanted.seeds, wanted.method) == (0.5, (0, 1, 2), ("nft",))
     assert wanted.tolerance == BUILT_IN["digits"].tolerance
     assert wanted.out == str(Path("runs") / wanted.id)
-    with pytest.raises(InputProblems, match="nonsense is no built-in experiment: digits"):
+    with pytest.raises(InputProblems, match="nonsense is no built-in experiment; there are: digits"):
         experiment_of(RunFlags(experiment="nonsense"))
     with pytest.raises(InputProblems, match="4 problems"):
         experiment_of(PruneFlags())

@@ -282,6 +282,18 @@ def broken_model() -> nn.Module:
     return model
 
 
+class OneBad(Items):
+    """A data set whose sample 7 is something else."""
+
+    def __init__(self, change: Callable[[Tensor, int, Any], Any], *, columns: bool = True) -> None:
+        super().__init__(TRAIN, columns=columns)
+        self.change = change
+
+    def __getitem__(self, i: int) -> Any:
+        item = super().__getitem__(i)
+        return self.change(*item) if i == 7 else item
+
+
 X, Y, G = tensors(TRAIN)
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"train": changed(TRAIN, labels=(3, 4))}, ["labels outside 0 … 3", "the first is 4 at sample 3"]),
@@ -297,6 +309,27 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"train": (X, Y)}, ["(input, label, group), but has 2 parts"]),
     ({"train": {"x": 1}}, ["dict is neither"]),
     ({"train": TensorDataset(X[:0], Y[:0], G[:0])}, ["train: there are no samples"]),
+    (
+        {"train": OneBad(lambda x, y, g: (x[:, 1:], y, g))},
+        ["train: the input of sample 7 is float32 [1, 5, 6], that of sample 0 is float32 [1, 6, 6]"],
+    ),
+    ({"train": OneBad(lambda x, y, g: (x.double(), y, g))}, ["the input of sample 7 is float64"]),
+    (
+        {"train": OneBad(lambda x, y, g: (object(), y, g))},
+        ["the input of sample 7 is a object, not a tensor"],
+    ),
+    ({"train": OneBad(lambda x, y, g: (x, y))}, ["sample 7 is tuple of 2"]),
+    ({"train": OneBad(lambda x, y, g: None)}, ["sample 7 is NoneType"]),
+    ({"train": OneBad(lambda x, y, g: (x, "cat", g))}, ["the label of sample 7 is 'cat'"]),
+    ({"train": OneBad(lambda x, y, g: (x, 1.5, g))}, ["the label of sample 7 is 1.5"]),
+    (
+        {"train": OneBad(lambda x, y, g: (x, y, {"side": "left"}))},
+        ["the groups of sample 7 are ['side'], those of sample 0 are ['age', 'side']"],
+    ),
+    (
+        {"train": OneBad(lambda x, y, g: (x, y, torch.zeros(2)), columns=False)},
+        ["the group of sample 7 is tensor([0., 0.]); give one value"],
+    ),
     ({"groups": ["age", "race"]}, ["names 2 attributes"]),
     ({"train": (X, Y, {"sex": G}), "groups": "age"}, ["there is no group column ['age']", "has ['sex']"]),
     ({"sparsity": 1.0}, ["sparsity 1", "in [0, 1)"]),
@@ -343,6 +376,8 @@ def test_a_loss_that_explodes_names_the_run_and_keeps_the_checkpoint(tmp_path: P
     wild = recipe(optimizer=partial(SGD, lr=1e18), scheduler=None)
     with pytest.raises(NotFinite, match=r"run 0 of 2 \(method ceag, sparsity 0\.6, seed 0\)"):
         call(folder=tmp_path, recipe=wild, seeds=range(2))
+    with pytest.raises(NotFinite, match=r"leave these runs out\.$"):
+        call(recipe=wild)
 
 
 @contextmanager

@@ -98,3 +98,10 @@ def test_a_tracker_that_is_not_installed_says_how_to_get_it(
         pytest.skip(f"{package} is installed here")
     with pytest.raises(ImportError, match=f"pip install {package}"):
         getattr(trackers, tracker)(*([tmp_path] if tracker == "TensorBoard" else []))
+
+
+def test_fleets_that_follow_one_another_share_no_name():
+    naming = trackers.Names()
+    runs = [Run(method=methods.ceag(tolerance=t), sparsity=0.5) for t in (0.01, 0.05)]
+    names = [name for run in runs for name in naming.of([run])]
+    assert len(set(names)) == 2

@@ -1,6 +1,7 @@
 """fit(): fleets against single runs and a plain loop, what it keeps, what it refuses, what it tells."""
 
 import copy
+import json
 import logging
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adafactor, AdamW
+from torch.optim import SGD, Adafactor, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +29,7 @@ from evenprune.masks import Masks
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.training import Fitted, NotFinite, fit
+from evenprune.training import Fitted, NotFinite, _why_steps_mix, fit
 from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
 from tests.twins.plain_loop import Plain
 
@@ -253,7 +254,8 @@ def test_neither_the_model_nor_the_random_numbers_of_the_caller_change(problem: 
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    fit(model, data, runs=[Run(method=methods.nft(), sparsity=0.5)], recipe=recipe(epochs=2))
+    runs = [Run(method=methods.nft(), sparsity=0.5, seed=s) for s in (0, 1)]
+    fit(model, data, runs=runs, recipe=recipe(epochs=2))
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
     assert model.training == mode
@@ -276,10 +278,88 @@ def test_a_model_that_cannot_be_widened_trains_one_run_at_a_time(
     assert not same_models(both[0], both[1])
 
 
+class ByNorm(Optimizer):
+    """Steps as long as the whole weight, as LARS and LAMB take them: not element by element."""
+
+    def __init__(self, groups: Any, lr: float = 0.01) -> None:
+        super().__init__(groups, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad * (group["lr"] * p.norm() / p.grad.norm().clamp_min(1e-12)))
+
+
+def matrices_only(groups: Any) -> Optimizer:
+    """Cannot be tried on two small runs at once, but takes the real network."""
+    if all(p.numel() < 20 for group in groups for p in group["params"]):
+        raise ValueError("too small for this optimizer")
+    return SGD(groups, lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (partial(Adafactor, lr=0.01), "would mix"),
+        (ByNorm, "would mix"),
+        (partial(ByNorm, lr=1e-9), "would mix"),
+        (matrices_only, "ValueError: too small"),
+    ],
+)
+def test_optimizers_that_mix_the_runs_of_a_fleet_are_found_out(make: Any, said: str) -> None:
+    assert said in _why_steps_mix(recipe(optimizer=make), torch.device("cpu"))
+
+
+ELEMENT_WISE = {
+    "SGD": partial(SGD, lr=0.1, momentum=0.9, nesterov=True), "plain": lambda groups: SGD(groups, lr=1e-6),
+    "Adam": partial(torch.optim.Adam, lr=0.1, amsgrad=True), "AdamW": partial(AdamW, lr=1e-12),
+    "RMSprop": partial(torch.optim.RMSprop, lr=0.1, centered=True), "Adagrad": torch.optim.Adagrad,
+    "second group": lambda groups: SGD([groups[0], {**groups[1], "lr": 0.1}], lr=0.2),
+    "NAdam": torch.optim.NAdam, "RAdam": torch.optim.RAdam, "Adamax": torch.optim.Adamax,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELEMENT_WISE)
+def test_element_wise_optimizers_train_all_runs_together(name: str) -> None:
+    told = recipe(optimizer=ELEMENT_WISE[name], weight_decay=0.01)
+    assert _why_steps_mix(told, torch.device("cpu")) == ""
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_lbfgs_is_refused_in_plain_words(problem: Any, seeds: tuple[int, ...]) -> None:
+    model, data = problem
+    runs = [Run(method=methods.nft(), sparsity=0.5, seed=s) for s in seeds]
+    with pytest.raises(InputProblems, match="LBFGS evaluates the loss several times a step"):
+        fit(model, data, runs=runs, recipe=recipe(optimizer=torch.optim.LBFGS))
+
+
+def test_multipliers_have_the_form_of_the_own_method_whoever_trains_beside(
+    problem: Any, tmp_path: Any
+) -> None:
+    model, data = problem
+    two_sided = methods.two_sided(tolerance=0.0, dual_lr=0.3, k=5)
+    kinds = [methods.nft(), *ALL_KINDS[1:4:2], two_sided, ALL_KINDS[5]]
+    kinds.append(methods.all_pairs(tolerance=0.0, dual_lr=0.3, k=5))
+    runs = [Run(method=m, sparsity=0.5, seed=1) for m in kinds]
+    together = fit(model, data, runs=runs, recipe=recipe(epochs=4), folder=tmp_path)
+    assert [one.multipliers.shape[1] for one in together] == [0, 3, 3, 6, 1, 9]
+    for i, one in enumerate(together):
+        (alone,) = fit(model, data, runs=[one.run], recipe=recipe(epochs=4))
+        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=1e-3, atol=1e-3)
+        (place,) = tmp_path.glob(f"{i:03d}-*/metrics.jsonl")
+        written = [json.loads(line)["multipliers"] for line in place.read_text().splitlines()]
+        assert written == [row["multipliers"] for row in one.history]
+        assert torch.equal(torch.tensor(written).view(one.multipliers.shape), one.multipliers)
+    assert all(one.multipliers.abs().sum() > 0 for one in together[1:])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"optimizer": partial(Adafactor, lr=0.01)},
+        {"optimizer": ByNorm},
         {"scheduler": lambda optimizer, _: ReduceLROnPlateau(optimizer, patience=0)},
     ],
 )
@@ -425,7 +505,7 @@ def test_a_loss_that_is_not_finite_stops_names_the_run_and_keeps_the_checkpoint(
 
     model, data = problem
     wild = methods.equalized(dual_lr=1e38, k=5, negative="keep")
-    runs = [Run(method=m, sparsity=0.5, seed=4) for m in (methods.nft(), wild, methods.nft())]
+    runs = [Run(method=m, sparsity=0.5, seed=4) for m in (methods.nft(), wild, methods.nft_es(on="test"))]
     hook = Recorder()
     with pytest.raises(NotFinite) as caught:
         fit(model, data, runs=runs, recipe=recipe(), folder=tmp_path, hooks=[hook])
@@ -435,6 +515,7 @@ def test_a_loss_that_is_not_finite_stops_names_the_run_and_keeps_the_checkpoint(
     assert "run 2" not in said
     assert "epoch 2" in said
     assert str(tmp_path / "checkpoint.safetensors") in said
+    assert said.endswith("or leave these runs out, in another folder.")
     assert hook.told[-1] == "finish"
     kept = checkpoint.load(tmp_path / "checkpoint.safetensors")
     assert kept is not None

@@ -9,22 +9,26 @@ import errno
 import functools
 import hashlib
 import json
+import re
 import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenprune import atomic
 
 FORMAT = "evenprune checkpoint 1"
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FINGERPRINT_SAMPLES = 1000
+DEEPEST = 10  # levels of values within values that tell experiments apart
 
 
 class CheckpointError(RuntimeError):
@@ -189,32 +193,123 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-def describe(value: Any) -> Any:
-    """A value as plain JSON that is the same whenever the value means the same."""
+def describe(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """A value as plain JSON: the same in every process if the value means the same, else another.
+
+    Functions are told apart by their code and what they close over, objects by their attributes. `within`
+    holds the ids of the values that this one is a part of: what contains itself is not followed forever.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
         return fingerprint(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = {"calls": _describe_callable(value)} if callable(value) else {}
-        return kind | {f.name: describe(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+        return f"{value.dtype} {list(value.shape)} {hashlib.sha256(content).hexdigest()[:16]}"
+    if id(value) in within or len(within) > DEEPEST:
+        return f"… {type(value).__qualname__}"
+    inner = functools.partial(describe, within=(*within, id(value)))
     if isinstance(value, Mapping):
-        return {str(k): describe(v) for k, v in value.items()}
+        return {str(k): inner(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [describe(v) for v in value]
-    if callable(value):
-        return _describe_callable(value)
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+        return [inner(v) for v in value]
+    if isinstance(value, set | frozenset):  # their order differs from process to process
+        return sorted((inner(v) for v in value), key=json.dumps)
+    return _describe_callable(value, inner) if _is_function(value) else _describe_object(value, inner)
 
 
-def _describe_callable(value: Callable[..., Any]) -> Any:
+def _is_function(value: Any) -> bool:
+    return isinstance(value, functools.partial | MethodType | ModuleType) or hasattr(value, "__qualname__")
+
+
+def _describe_callable(value: Any, inner: Callable[[Any], Any]) -> Any:
+    """A class or a built-in by its name; a function by name, code, defaults, closure and plain globals."""
     if isinstance(value, functools.partial):
-        settings = {str(i): describe(v) for i, v in enumerate(value.args)}
-        return (
-            {"calls": describe(value.func)} | settings | {k: describe(v) for k, v in value.keywords.items()}
-        )
-    owner = value if hasattr(value, "__qualname__") else type(value)
-    return f"{owner.__module__}.{owner.__qualname__}"
+        settings = {str(i): inner(v) for i, v in enumerate(value.args)}
+        return {"calls": inner(value.func)} | settings | {k: inner(v) for k, v in value.keywords.items()}
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, MethodType):
+        return {"calls": inner(value.__func__), "of": inner(value.__self__)}
+    name = f"{value.__module__}.{value.__qualname__}"
+    if not isinstance(value, FunctionType):
+        return name
+    parts = {
+        "defaults": [inner(v) for v in value.__defaults__ or ()],
+        "keywords": {k: inner(v) for k, v in (value.__kwdefaults__ or {}).items()},
+        "closure": [_inside(cell, inner) for cell in value.__closure__ or ()],
+        "globals": _plain_globals(value),
+    }
+    return {"calls": name, "code": code_digest(value)} | {k: v for k, v in parts.items() if v}
+
+
+def _inside(cell: CellType, inner: Callable[[Any], Any]) -> Any:
+    try:
+        return inner(cell.cell_contents)
+    except ValueError:  # a cell that is still empty
+        return "nothing yet"
+
+
+def _plain_globals(function: FunctionType) -> dict[str, Any]:
+    """Numbers and texts that the function reads from its module, such as LR in SGD(p, lr=LR)."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    held = {name: function.__globals__.get(name) for name in sorted(names)}
+    return {n: v for n, v in held.items() if isinstance(v, bool | int | float | str) and n[:2] != "__"}
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of all functions that are written inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def code_digest(function: Any) -> str:
+    """What a function does, as a short text; empty where there is no Python code to read."""
+    code, digest = getattr(function, "__code__", None), hashlib.sha256()
+    for part in _codes(code) if code is not None else ():
+        constants = [_constant(c) for c in part.co_consts if not isinstance(c, CodeType)]
+        digest.update(part.co_code + repr((constants, part.co_names)).encode())
+    return digest.hexdigest()[:16] if code is not None else ""
+
+
+def _constant(value: Any) -> str:
+    ordered = sorted(map(_constant, value)) if isinstance(value, frozenset) else value
+    return f"{type(value).__name__} {ordered!r}"  # 1, 1.0 and True are not the same
+
+
+def _describe_object(value: Any, inner: Callable[[Any], Any]) -> Any:
+    """An object by its type and its attributes; one without attributes by what it says about itself."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    slots = [name for owner in type(value).__mro__ for name in _slots(owner)]
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
+        value, "__dict__", {}
+    )
+    if is_dataclass(value):
+        own = {f.name: inner(getattr(value, f.name)) for f in fields(value)}
+        return {"calls": kind} | own if callable(value) else own
+    if not held:
+        return f"{kind} {without_addresses(repr(value))}"
+    return {"calls" if callable(value) else "is": kind} | {name: inner(held[name]) for name in sorted(held)}
+
+
+def _slots(owner: type) -> tuple[str, ...]:
+    slots = owner.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def without_addresses(text: str) -> str:
+    """The text of an object without where in memory it lies, which is another place in every process."""
+    return re.sub(r"\b0x[0-9a-fA-F]+", "0x…", text)
+
+
+def structure(model: nn.Module) -> str:
+    """What a model's weights do not tell: its modules with their settings, and how people's own compute."""
+    kinds = {type(module) for module in model.modules()}
+    own = {k.__qualname__: code_digest(k.forward) for k in kinds if not k.__module__.startswith("torch.")}
+    text = without_addresses(str(model)) + json.dumps(own, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def fingerprint(tensor: Tensor) -> str:

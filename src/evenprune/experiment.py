@@ -166,6 +166,7 @@ def method_problems(e: Experiment) -> Iterator[str]:
 def build_method(text: str, e: Experiment) -> "Method":
     """A method of its name and own settings; the experiment's where it takes them and has none of its own."""
     from evenprune import methods
+    from evenprune.plan import Method
 
     name, _, rest = text.partition(":")
     if name not in methods.TABLE:
@@ -174,7 +175,12 @@ def build_method(text: str, e: Experiment) -> "Method":
     takes = inspect.signature(make).parameters
     shared = {"tolerance": e.tolerance or 0.0, "dual_lr": e.dual_lr, "k": e.k, "on": "validation"}
     values = {key: value for key, value in shared.items() if key in takes and value is not None}
-    return make(**values | dict(_settings(rest)))
+    own = dict(_settings(rest))
+    known = {field.name for field in fields(Method)} - {"name"}
+    unknown = [key for key in own if key not in known | set(takes)]
+    if unknown:
+        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return make(**values | own)
 
 
 def _settings(text: str) -> Iterator[tuple[str, Any]]:

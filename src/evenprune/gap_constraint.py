@@ -203,6 +203,8 @@ def _form_problems(given: Mapping[str, Tensor | None], *, dimensions: int, devic
             problems.append(f"{name} has shape {tuple(value.shape)}, expected {tuple(scores.shape[:1])}")
         if name in ("labels", "groups", "index") and value.dtype != torch.int64:
             problems.append(f"{name} is {value.dtype}, expected torch.int64")
+        if name == "correct" and value.dtype != torch.bool:
+            problems.append(f"{name} is {value.dtype}, expected torch.bool: was the prediction right?")
     return problems
 
 

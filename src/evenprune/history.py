@@ -1,7 +1,8 @@
 """The history of a training: one row per epoch, of all runs at once; and a run's own part of it."""
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from evenprune import constraint
 from evenprune.loop import Loop
+from evenprune.plan import families_of
 
 
 def epoch_row(loop: Loop, epoch: int) -> dict[str, Any]:
@@ -30,14 +32,30 @@ def epoch_row(loop: Loop, epoch: int) -> dict[str, Any]:
     }
 
 
-def of_run(row: Mapping[str, Any], run: int) -> dict[str, Any]:
-    """A row of the whole fleet as plain numbers of one run; what is not known is None."""
+def own_rows(loop: Loop) -> list[list[int]]:
+    """Which rows of constraint.multipliers belong to each run; the rest are those of its fleet mates."""
+    used = [family for family in constraint.FAMILIES if family in loop.plan.families]
+    starts = list(itertools.accumulate((loop.state[family].shape[1] for family in used), initial=0))
+    place = {family: range(*starts[i : i + 2]) for i, family in enumerate(used)}
+    return [
+        [row for family in used if family in families_of(run.method) for row in place[family]]
+        for run in loop.runs
+    ]
+
+
+def of_run(row: Mapping[str, Any], run: int, rows: Sequence[int]) -> dict[str, Any]:
+    """A row of the whole fleet as plain numbers of one run (what is not known is None), its own rows only."""
+    told = _mapping_of_run(row, run)
+    return told | {"multipliers": [told["multipliers"][own] for own in rows]}
+
+
+def _mapping_of_run(row: Mapping[str, Any], run: int) -> dict[str, Any]:
     return {name: _of_run(value, run) for name, value in row.items()}
 
 
 def _of_run(value: Any, run: int) -> Any:
     if isinstance(value, Mapping):
-        return of_run(value, run)
+        return _mapping_of_run(value, run)
     if not isinstance(value, Tensor):
         return value
     own = value[run].tolist()

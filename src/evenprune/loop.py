@@ -107,8 +107,9 @@ def parameter_groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]
         for name, parameter in module.named_parameters(recurse=False):
             spared = norm or name.endswith("bias")
             (plain if spared and not recipe.decay_everything else decayed).append(parameter)
-    groups = [(_trained(decayed), recipe.weight_decay), (_trained(plain), 0.0)]
-    return [{"params": params, "weight_decay": decay} for params, decay in groups if params]
+    own = {} if recipe.weight_decay is None else {"weight_decay": recipe.weight_decay}
+    groups = [{"params": _trained(decayed), **own}, {"params": _trained(plain), "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

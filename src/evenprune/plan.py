@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -39,6 +40,9 @@ class Method:
     keep_on: str | None = None
 
     def __post_init__(self) -> None:
+        wrong = _wrong_words(self) + _wrong_numbers(self)
+        if wrong:
+            raise ValueError(f"Method {self.name!r}: " + "; ".join(wrong) + ".")
         none = self.rows == "none"
         rules = (
             (
@@ -46,7 +50,7 @@ class Method:
                 f"tolerance is {self.tolerance}; a fraction (0.01: one point), not negative",
             ),
             (self.dual_lr >= 0, f"dual_lr is {self.dual_lr}; it must not be negative"),
-            (isinstance(self.k, int) and self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
+            (self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
             (0 <= self.nu < 1, f"nu is {self.nu}; it must lie in [0, 1)"),
             (none == (self.estimator == "none"), f"rows={self.rows!r} with estimator={self.estimator!r}"),
             (
@@ -69,6 +73,29 @@ class Method:
         broken = [problem for holds, problem in rules if not holds]
         if broken:
             raise ValueError(f"Method {self.name!r}: " + "; ".join(broken) + ".")
+
+
+def _wrong_words(method: Method) -> list[str]:
+    """Choices that do not exist: a misspelt one would otherwise mean another method."""
+    hints = get_type_hints(Method).items()
+    words = {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+    return [
+        f"{name} is {getattr(method, name)!r}; choose {' or '.join(map(repr, allowed))}"
+        for name, allowed in words.items()
+        if getattr(method, name) not in allowed
+    ]
+
+
+def _wrong_numbers(method: Method) -> list[str]:
+    floats = {name: getattr(method, name) for name in ("tolerance", "dual_lr", "kp", "ki", "nu")}
+    wrong = [
+        f"{name} is {value!r}; give a finite number"
+        for name, value in floats.items()
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    ]
+    if isinstance(method.k, bool) or not isinstance(method.k, int):
+        wrong.append(f"k is {method.k!r}; a whole number of at least 1")
+    return wrong
 
 
 @dataclass(frozen=True)
@@ -199,7 +226,7 @@ class Plan:
             slots=max((method.k for method in methods if method.estimator == "ring"), default=0),
             dtype=dtype,
             estimators=frozenset(method.estimator for method in methods),
-            families=frozenset(family for method in methods for family in _families(method)),
+            families=frozenset(family for method in methods for family in families_of(method)),
             outcome_dtype=dtype if reads_loss else torch.int8,
             nupi=any(method.dual == "nupi" for method in methods),
             dense=torch.stack(dense).to(dtype),
@@ -225,7 +252,7 @@ def _moved(values: Plan | PerRun, device: torch.device | str) -> dict[str, Any]:
     return {name: value.to(device) for name, value in named.items() if isinstance(value, (Tensor, Switch))}
 
 
-def _families(method: Method) -> tuple[str, ...]:
+def families_of(method: Method) -> tuple[str, ...]:
     """The state tensors that hold a method's multipliers."""
     if method.rows == "mean":
         return ("multiplier", "multiplier_down") if method.kind == "two_sided" else ("multiplier",)
@@ -249,6 +276,10 @@ def _check_fleet(methods: Sequence[Method], reference: DenseReference, samples: 
     groups, problems = len(reference.names), []
     if not methods:
         problems.append("no methods: give one per run")
+    if not groups and any(m.rows != "none" for m in methods):
+        problems.append(
+            "no sample has a group label, so there is nothing to constrain: give group ids from 0"
+        )
     if any(m.rows == "pairs" for m in methods) and groups > MOST_GROUPS_FOR_PAIRS:
         problems.append(
             f"all pairs of {groups:,} groups are {groups * (groups - 1):,} constraints per run; the limit is "

@@ -65,9 +65,8 @@ def experiment_of(flags: Any) -> Experiment:
     given = {name: value for name, value in vars(flags).items() if value is not None}
     name, problems, start = given.pop("experiment", None), list[str](), Experiment()
     if "experiment" in vars(flags):
-        problems = (
-            [] if name in BUILT_IN else [f"{name or 'NAME'} is no built-in experiment: {', '.join(BUILT_IN)}"]
-        )
+        said = f"{name} is no built-in experiment" if name else "experiment is missing"
+        problems = [] if name in BUILT_IN else [f"{said}; there are: {', '.join(BUILT_IN)}"]
         start = BUILT_IN.get(name, next(iter(BUILT_IN.values())))
     try:
         wanted = replace(start, **{key: _value(key, value) for key, value in given.items()})

@@ -34,7 +34,7 @@ def prune(
     groups: Groups = None,
     sparsity: float | Sequence[float],
     method: Method | Sequence[Method],
-    seeds: Iterable[int] = range(1),
+    seeds: int | Iterable[int] = range(1),
     recipe: Recipe | None = None,
     folder: str | Path | None = None,
     tolerance: float | None = None,
@@ -48,6 +48,7 @@ def prune(
     model: the dense model, trained; it is not changed. It maps a batch of inputs to logits [batch, classes].
     train, test: (inputs, labels, groups) as tensors or arrays, or a map-style data set of such items. Groups
         are one column, or a mapping of columns, whose intersections are the groups; −1 or None: not known.
+        A data set is read once, before the training: random augmentation belongs in Recipe(augment=…).
     groups: which columns to take; or, as {"race": ["White", "Black", …]}, names for the codes 0, 1, …
     sparsity, method, seeds: one run for each combination; all runs train as one fleet where that can be.
     recipe: how to train (epochs, optimizer, what is pruned, …); see Recipe.
@@ -59,6 +60,7 @@ def prune(
     """
     methods = [method] if isinstance(method, Method) else list(method)
     sparsities = [sparsity] if isinstance(sparsity, int | float) else list(sparsity)
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
     options, problems = _audit_options(methods, tolerance, confidence)
     splits = {"train": train, "test": test} | ({} if validation is None else {"validation": validation})

@@ -102,7 +102,7 @@ class Recipe:
     optimizer: OptimizerFactory = PAPER_SGD
     scheduler: SchedulerFactory | None = steps_down
     scheduler_steps: Literal["epoch", "batch"] = "epoch"
-    weight_decay: float = 0.0
+    weight_decay: float | None = None  # None: as the optimizer factory has it
     decay_everything: bool = False  # False: biases and norms are not decayed
     clip_norm: float | None = None  # of each run's own gradient
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -148,7 +148,7 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
             f"recipe.pruning_epochs is {recipe.pruning_epochs}, more than the {recipe.epochs} epochs in all: "
             "the final sparsity would not be reached. Raise epochs or lower pruning_epochs."
         )
-    if recipe.weight_decay < 0:
+    if recipe.weight_decay is not None and recipe.weight_decay < 0:
         yield f"recipe.weight_decay is {recipe.weight_decay:g}; it must not be negative."
     if recipe.clip_norm is not None and not recipe.clip_norm > 0:
         yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
@@ -157,6 +157,9 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
 def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split]) -> Iterator[str]:
     if not runs:
         yield "There are no runs; give at least one Run."
+    twice = {str(run) for run in runs if runs.count(run) > 1}
+    if twice:
+        yield f"given more than once: {'; '.join(sorted(twice))}. Give each run a seed of its own."
     for place, run in enumerate(runs):
         if not 0 <= run.sparsity < 1:
             yield f"run {place} ({run}): the sparsity must be in [0, 1): 0.9 leaves one weight in ten."

@@ -114,18 +114,82 @@ def _read_items(data: Any) -> tuple[Any, ...]:
     if not len(data):
         raise ValueError("there are no samples")
     items = [data[i] for i in range(len(data))]
-    if any(len(item) != 3 for item in items):
-        return _exactly_three(tuple(items[0]))
+    for i, item in enumerate(items):
+        if not isinstance(item, tuple | list) or len(item) != 3:
+            raise ValueError(f"sample {i} is {_kind(item)}; each must be (input, label, group)")
     inputs, labels, given = zip(*items, strict=True)
-    stacked = torch.stack([torch.as_tensor(value) for value in inputs])
-    return stacked, torch.as_tensor([int(label) for label in labels]), _by_column(given)
+    return _stacked(inputs), torch.as_tensor(_whole_numbers(labels)), _by_column(given)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+
+
+def _stacked(inputs: Sequence[Any]) -> Tensor:
+    """Inputs of one shape and type as one tensor [N, …]; else the first that differs."""
+    tensors: list[Tensor] = []
+    for i, value in enumerate(inputs):
+        try:
+            tensors.append(torch.as_tensor(value))
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"the input of sample {i} is a {type(value).__name__}, not a tensor, an array or numbers; "
+                "of pictures, use e.g. torchvision's ToTensor in the data set"
+            ) from None
+        if tensors[i].shape != tensors[0].shape or tensors[i].dtype != tensors[0].dtype:
+            raise ValueError(
+                f"the input of sample {i} is {_form(tensors[i])}, that of sample 0 is {_form(tensors[0])}; "
+                "all must have one shape and type: resize, crop or convert them in the data set"
+            )
+    return torch.stack(tensors)
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _whole_numbers(labels: Sequence[Any]) -> list[int]:
+    found = []
+    for i, label in enumerate(labels):
+        try:
+            found.append(int(label))
+            if not isinstance(label, str) and found[i] != label:
+                raise ValueError
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise ValueError(
+                f"the label of sample {i} is {_shown(label)}; labels are whole numbers 0, 1, …"
+            ) from None
+    return found
 
 
 def _by_column(values: Sequence[Any]) -> Any:
     """One value per item, or one mapping per item, as columns."""
-    if isinstance(values[0], Mapping):
-        return {name: [_plain(value[name]) for value in values] for name in values[0]}
-    return [_plain(value) for value in values]
+    mapped = isinstance(values[0], Mapping)
+    names = set(values[0]) if mapped else set()
+    for i, value in enumerate(values):
+        if isinstance(value, Mapping) != mapped or (mapped and set(value) != names):
+            own = sorted(map(str, value)) if isinstance(value, Mapping) else _shown(value)
+            first = sorted(map(str, names)) if mapped else _shown(values[0])
+            raise ValueError(
+                f"the groups of sample {i} are {own}, those of sample 0 are {first}; give each sample the "
+                "same attributes, with None where one is not known"
+            )
+    if mapped:
+        return {name: [_one(value[name], i) for i, value in enumerate(values)] for name in values[0]}
+    return [_one(value, i) for i, value in enumerate(values)]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _one(value: Any, sample: int) -> Any:
+    """A single group value; tensors and arrays of one element become numbers."""
+    try:
+        return _plain(value)
+    except (RuntimeError, ValueError):
+        raise ValueError(f"the group of sample {sample} is {_shown(value)}; give one value") from None
 
 
 def _plain(value: Any) -> Any:

@@ -135,6 +135,18 @@ def numbers(row: Row, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield f"{prefix}{name}", float(value)
 
 
+class Names:
+    """Names of the runs of fleets that follow one another: numbered on, so that none comes twice."""
+
+    def __init__(self) -> None:
+        self.before = 0
+
+    def of(self, runs: Sequence[Run]) -> list[str]:
+        names = [name_of(self.before + i, run) for i, run in enumerate(runs)]
+        self.before += len(runs)
+        return names
+
+
 class TensorBoard:
     """Event files for TensorBoard, one folder per run."""
 
@@ -144,9 +156,10 @@ class TensorBoard:
         except ImportError as error:
             raise _missing("tensorboard", error) from error
         self.folder, self.make, self.writers = Path(folder), SummaryWriter, list[Any]()
+        self.naming = Names()
 
     def start(self, runs: Sequence[Run], epochs: int, past: Sequence[Sequence[Row]]) -> None:
-        self.writers = [self.make(str(self.folder / name_of(i, run))) for i, run in enumerate(runs)]
+        self.writers = [self.make(str(self.folder / name)) for name in self.naming.of(runs)]
 
     def epoch(self, rows: Sequence[Row]) -> None:
         for writer, row in zip(self.writers, rows, strict=True):
@@ -166,10 +179,10 @@ class MLflow:
             import mlflow
         except ImportError as error:
             raise _missing("mlflow", error) from error
-        self.log, self.names = mlflow.log_metrics, list[str]()
+        self.log, self.names, self.naming = mlflow.log_metrics, list[str](), Names()
 
     def start(self, runs: Sequence[Run], epochs: int, past: Sequence[Sequence[Row]]) -> None:
-        self.names = [name_of(i, run) for i, run in enumerate(runs)]
+        self.names = self.naming.of(runs)
 
     def epoch(self, rows: Sequence[Row]) -> None:
         for name, row in zip(self.names, rows, strict=True):
@@ -180,18 +193,18 @@ class MLflow:
 
 
 class WandB:
-    """One Weights & Biases run per run, all of one group."""
+    """One Weights & Biases run per run; settings such as project and group go to wandb.init."""
 
     def __init__(self, **settings: Any) -> None:
         try:
             import wandb
         except ImportError as error:
             raise _missing("wandb", error) from error
-        self.begin, self.settings, self.open = wandb.init, settings, list[Any]()
+        self.begin, self.settings, self.open, self.naming = wandb.init, settings, list[Any](), Names()
 
     def start(self, runs: Sequence[Run], epochs: int, past: Sequence[Sequence[Row]]) -> None:
-        names = [name_of(i, run) for i, run in enumerate(runs)]
-        self.open = [self.begin(name=name, reinit="create_new", **self.settings) for name in names]
+        started = [{"name": name, "reinit": "create_new", **self.settings} for name in self.naming.of(runs)]
+        self.open = [self.begin(**settings) for settings in started]
 
     def epoch(self, rows: Sequence[Row]) -> None:
         for tracked, row in zip(self.open, rows, strict=True):

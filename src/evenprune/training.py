@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adafactor
+from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenprune import checkpoint, fleet, resume
-from evenprune.history import epoch_row, of_run
+from evenprune.element_wise import why_steps_mix
+from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.loop import (
     Loop,
     begin_epoch,
@@ -24,6 +25,7 @@ from evenprune.loop import (
     build,
     draw_epoch,
     keep_best,
+    parameter_groups,
     put_back_best,
     seed_of,
     train_step,
@@ -33,6 +35,7 @@ from evenprune.predict import Predictions, evaluating, outcomes, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.reference import DenseReference
 from evenprune.resume import Memory
+from evenprune.tally import InputProblems
 from evenprune.trackers import Hook, MetricsFiles
 
 # What does not change the result: a resumed training may set these anew.
@@ -52,7 +55,7 @@ class Fitted:
     model: nn.Module  # the architecture that fit() was given, pruned weights at zero, in evaluation mode
     masks: Masks
     history: list[dict[str, Any]]  # one entry per epoch, plain numbers
-    multipliers: Tensor  # [epochs, rows]
+    multipliers: Tensor  # [epochs, rows of its own method]; see constraint.multipliers
     predictions: dict[str, Predictions]  # by split
     kept_epoch: int  # the epoch whose weights these are
 
@@ -94,14 +97,15 @@ def fit(
     recipe, place = recipe or Recipe(), torch.device(device)
     classes = _classes(model, data.train, place) if len(data.train) else 0
     check(data=data, runs=runs, recipe=recipe, classes=classes)
+    _refuse_several_evaluations(recipe)
     home, identity = None if folder is None else Path(folder), ""
     if home is not None:
         whole = identify(model, data, runs=runs, recipe=recipe)
         checkpoint.claim(home, whole)
         identity = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
-    fleets = _fleets(model, data, runs, recipe)
     fitted: list[Fitted] = []
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        fleets = _fleets(model, data, runs, recipe, device=place)
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
@@ -125,6 +129,7 @@ def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recip
         "runs": [checkpoint.describe(run) for run in runs],
         "recipe": checkpoint.describe(settings),
         "model": {name: [str(t.dtype), list(t.shape)] for name, t in weights.items()},
+        "structure": checkpoint.structure(model),
         "dense weights": hashlib.sha256(everything.encode()).hexdigest()[:16],
         "groups": list(data.reference.names),
         "training data": checkpoint.describe(data.train),
@@ -132,24 +137,35 @@ def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recip
     }
 
 
-def _fleets(model: nn.Module, data: Data, runs: Sequence[Run], recipe: Recipe) -> list[tuple[Run, ...]]:
+def _refuse_several_evaluations(recipe: Recipe) -> None:
+    try:
+        optimizer = recipe.optimizer([{"params": [nn.Parameter(torch.zeros(1))]}])
+    except Exception:  # people's own factories; if this one is wrong, the real parameters will tell
+        return
+    if isinstance(optimizer, LBFGS):
+        raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
+
+
+def _fleets(
+    model: nn.Module, data: Data, runs: Sequence[Run], recipe: Recipe, *, device: torch.device
+) -> list[tuple[Run, ...]]:
     """The runs that train together: all of them, unless the recipe or the model says otherwise."""
     most = recipe.fleet_size or len(runs)
     if most > 1 and len(runs) > 1:
-        reason = _why_alone(model, data, recipe)
+        reason = _why_alone(model, data, recipe, device)
         if reason:
             log.info("Training one run at a time: %s", reason)
             most = 1
     return [tuple(runs[i : i + most]) for i in range(0, len(runs), most)]
 
 
-def _why_alone(model: nn.Module, data: Data, recipe: Recipe) -> str:
+def _why_alone(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) -> str:
     """Why runs cannot share one widened network; empty if they can."""
-    probe = [nn.Parameter(torch.zeros(1))]
-    optimizer = recipe.optimizer([{"params": probe}])
+    reason = why_steps_mix(recipe, device)
+    if reason:
+        return reason
+    optimizer = recipe.optimizer(parameter_groups(nn.Linear(3, 4), recipe))
     scheduler = recipe.scheduler(optimizer, recipe.epochs) if recipe.scheduler else None
-    if isinstance(optimizer, Adafactor):  # not element-wise: runs would mix
-        return f"{type(optimizer).__name__} looks at more than one weight at a time."
     if isinstance(scheduler, ReduceLROnPlateau):
         return "ReduceLROnPlateau follows the loss of a single run."
     try:
@@ -214,15 +230,16 @@ def _measure_dense(job: Job, splits: Mapping[str, Split]) -> dict[str, DenseRefe
 
 def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> None:
     hooks = [*job.hooks, *([MetricsFiles(job.folder)] if job.folder else [])]
-    past = [[of_run(row, i) for i in range(len(loop.runs))] for row in memory.history]
+    own = own_rows(loop)
+    past = [[of_run(row, i, rows) for i, rows in enumerate(own)] for row in memory.history]
     try:
         for hook in hooks:
             hook.start(job.runs, job.recipe.epochs, past)
         while memory.epoch < job.recipe.epochs:
             row = _epoch(loop, memory, job, splits)
-            rows = [of_run(row, i) for i in range(len(loop.runs))]
+            told = [of_run(row, i, rows) for i, rows in enumerate(own)]
             for hook in hooks:
-                hook.epoch(rows)
+                hook.epoch(told)
         put_back_best(loop)
         memory.final = {name: _evaluate(loop, split) for name, split in splits.items()}
         memory.finished = True
@@ -296,27 +313,30 @@ def _stop_if_broken(loop: Loop, memory: Memory, job: Job) -> None:
     kept = "There is no checkpoint"
     if job.path is not None and job.path.exists():
         kept = f"The last good checkpoint is {job.path}"
+    # Other settings are another experiment, which this folder would refuse.
+    elsewhere = "" if job.folder is None else ", in another folder"
     raise NotFinite(
         f"The loss or the weights are not finite in epoch {memory.epoch}:\n"
         + "\n".join(lines)
         + f"\n{kept}. "
-        "Lower the learning rate or the dual step, set recipe.clip_norm, or leave these runs out."
+        f"Lower the learning rate or the dual step, set recipe.clip_norm, or leave these runs out{elsewhere}."
     )
 
 
 def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
     over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
-    fitted = []
+    fitted, own = [], own_rows(loop)
     for i, run in enumerate(loop.runs):
         answers = {
             name: Predictions(split.labels.cpu(), *_answers(memory.final[name], i, split.groups.cpu()))
             for name, split in job.data.evaluate.items()
         }
         model = fleet.extract(loop.network, i).cpu().eval()
-        history = [of_run(row, i) for row in memory.history]
+        history = [of_run(row, i, own[i]) for row in memory.history]
         best = int(loop.best["epoch"][i]) if loop.best else -1
         kept = best if best >= 0 else job.recipe.epochs - 1
-        fitted.append(Fitted(run, model, loop.masks.extract(i).cpu(), history, over_time[i], answers, kept))
+        masks, multipliers = loop.masks.extract(i).cpu(), over_time[i][:, own[i]]
+        fitted.append(Fitted(run, model, masks, history, multipliers, answers, kept))
     return fitted
 
 
