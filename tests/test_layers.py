@@ -15,7 +15,8 @@ LAYERS = [
     "spelling formats columns tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
-    "recipe augment wide_layers widening fleet checkpoint predict trackers loop element_wise history resume training",
+    "recipe augment wide_layers widening fleet checkpoint predict trackers",
+    "loop element_wise history resume training",
     "models data",
     "experiment samples result pruning built_in model_file",
     "audit_command prune_command cli __main__",

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenprune import fleet, methods
 from evenprune.augment import Both, Crop, Flip
+from evenprune.element_wise import why_steps_mix
 from evenprune.loop import (
     Loop,
     begin_epoch,
@@ -29,7 +30,7 @@ from evenprune.masks import Masks
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.training import Fitted, NotFinite, _why_steps_mix, fit
+from evenprune.training import Fitted, NotFinite, fit
 from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
 from tests.twins.plain_loop import Plain
 
@@ -309,7 +310,7 @@ def matrices_only(groups: Any) -> Optimizer:
     ],
 )
 def test_optimizers_that_mix_the_runs_of_a_fleet_are_found_out(make: Any, said: str) -> None:
-    assert said in _why_steps_mix(recipe(optimizer=make), torch.device("cpu"))
+    assert said in why_steps_mix(recipe(optimizer=make), torch.device("cpu"))
 
 
 ELEMENT_WISE = {
@@ -324,7 +325,7 @@ ELEMENT_WISE = {
 @pytest.mark.parametrize("name", ELEMENT_WISE)
 def test_element_wise_optimizers_train_all_runs_together(name: str) -> None:
     told = recipe(optimizer=ELEMENT_WISE[name], weight_decay=0.01)
-    assert _why_steps_mix(told, torch.device("cpu")) == ""
+    assert why_steps_mix(told, torch.device("cpu")) == ""
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
