@@ -129,7 +129,9 @@ def _exact_upper(b: FloatArray, n: FloatArray, z: Deviate) -> FloatArray:
             total, last = total + np.where(j <= b, term, 0), np.where(j == b, term, last)
         value = n * np.log1p(-p) + np.log(total) - log_alpha
         slope = -(n - b) * last / (1 - p) / total
-        p = np.clip(p - value / np.minimum(slope, -TINY), b / n, (1 + p) / 2)
+        before, p = p, np.clip(p - value / np.minimum(slope, -TINY), b / n, (1 + p) / 2)
+        if np.abs(p - before).max(initial=0) < TINY:
+            break
     out[few] = np.where(b >= n, 1.0, p)
     return out
 

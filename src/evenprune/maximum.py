@@ -42,7 +42,7 @@ def null_gaps(cells: Counts, rng: np.random.Generator) -> FloatArray:
     """
     gap = (cells.b.sum() - cells.c.sum()) / cells.n.sum()
     q = np.clip(shrunken_shares(cells.b + cells.c, cells.n), abs(gap), 1.0)
-    draws = number_of_draws(50 * cells.n.size, most=1000)
+    draws = number_of_draws(50 * cells.n.size, most=500)
     gaps = rng.standard_normal((draws, cells.n.size))
     gaps *= np.sqrt((q - gap**2) / cells.n)
     gaps += gap
