@@ -8,7 +8,7 @@ naive false fail        the rule "fail if the largest estimate exceeds the toler
 
 import itertools
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -194,10 +194,21 @@ def scenarios(repeats: int) -> list[Scenario]:
     return [s for base in bases for s in (base, replace(base, unbalanced=True), replace(base, harmed=True))]
 
 
-def run(*, repeats: int = 250) -> dict[str, Any]:
-    """The full table, on all cores."""
+def refined(rows: list[dict[str, Any]], repeats: int) -> list[dict[str, Any]]:
+    """The worst of many noisy figures looks worse than it is: those scenarios are repeated more often."""
+    suspects: dict[str, Scenario] = {}
+    for key, direction in (("coverage", 1), ("false_pass", -1), ("false_fail", -1)):
+        for row in sorted(rows, key=lambda r: direction * r[key])[:2]:
+            scenario = Scenario(**{f.name: row[f.name] for f in fields(Scenario)})
+            suspects[str(scenario)] = replace(scenario, repeats=repeats)
     with ProcessPoolExecutor() as pool:
-        rows = list(pool.map(simulate, scenarios(repeats)))
+        again = dict(zip(suspects, pool.map(simulate, suspects.values()), strict=True))
+    named = [str(Scenario(**{f.name: row[f.name] for f in fields(Scenario)})) for row in rows]
+    return [again.get(name, row) for name, row in zip(named, rows, strict=True)]
+
+
+def other_scenarios(repeats: int) -> dict[str, Any]:
+    """Scores and losses, rare breaks, and pairs of harmless models."""
     scores = [
         simulate_scores(kind=kind, groups=groups, samples=samples, repeats=repeats // 2)
         for kind in ("score", "loss")
@@ -213,7 +224,15 @@ def run(*, repeats: int = 250) -> dict[str, Any]:
         harmless_pair(groups=g, samples=n, disagreements=q, repeats=repeats // 5)
         for g, n, q in ((10, 200, (0.02, 0.2)), (50, 100, (0.05, 0.3)), (10, 200, (0.1, 0.1)))
     ]
-    return {"confidence": CONFIDENCE, "accuracy": rows, "bootstrap": scores, "rare": rare, "pairs": pairs}
+    return {"bootstrap": scores, "rare": rare, "pairs": pairs}
+
+
+def run(*, repeats: int = 250) -> dict[str, Any]:
+    """The full table, on all cores."""
+    with ProcessPoolExecutor() as pool:
+        rows = list(pool.map(simulate, scenarios(repeats)))
+    rows = refined(rows, 6 * repeats)
+    return {"confidence": CONFIDENCE, "accuracy": rows, **other_scenarios(repeats)}
 
 
 def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -196,7 +196,12 @@ def from_scores(scores: PairedScores, grouping: Grouping, demand: Demand) -> Evi
         fixed=per_group((lost < 0).astype(float)).astype(np.int64),
     )
     overall = _score_overall(scores, _overall_gap(n, observed, drawn, typical), demand)
-    found = _score_limits(excess, gap, demand, _unseen(size, size / n.sum(), scores, demand))
+    found = _score_limits(
+        excess,
+        gap,
+        demand,
+        _unseen(per_group(np.maximum(lost, 0)), size, scores.most, demand) * (1 - size / n.sum()),
+    )
     return Evidence(estimates, found, overall, _worst(estimates, excess.deviation, found, demand))
 
 
@@ -215,11 +220,16 @@ def _score_overall(scores: PairedScores, gap: bootstrap.Studentised, demand: Dem
     return Overall(float(scores.dense.mean()), float(scores.pruned.mean()), lower, upper, changed)
 
 
-def _unseen(size: FloatArray, share: FloatArray, scores: PairedScores, demand: Demand) -> FloatArray:
-    """What a group may lose through samples of a kind it has not shown: at most 1 − α^(1/n) of all."""
-    if scores.most is None:  # nothing can be said of losses that were never seen
+def _unseen(lost: FloatArray, size: FloatArray, most: float | None, demand: Demand) -> FloatArray:
+    """How much more than it has shown a group may lose, where it has shown little: the exact limit of counts.
+
+    Of all scores in [0, 1] with the same mean, those that are 0 or 1 vary most, so their limit is on the safe
+    side. `lost` [groups] is the sum of what was lost. Of losses, which have no largest, nothing can be said.
+    """
+    if most is None:
         return np.zeros_like(size)
-    return np.asarray(scores.most * (1 - share) * -np.expm1(np.log(1 - demand.confidence) / size))
+    exact = limits.exact_upper(np.ceil(lost / most - 1e-9), size, demand.z)
+    return np.asarray(most * np.maximum(exact - lost / most / size, 0.0))
 
 
 def _score_limits(
@@ -228,10 +238,11 @@ def _score_limits(
     """Bootstrap-t: estimate − (quantile of t) × error; of the maximum t where limits are simultaneous."""
     level, x, error = demand.confidence, excess.estimate, excess.error
     critical = max(limits.upper_quantile(excess.t.max(axis=1), level), demand.z)
-    two_sided = max(limits.upper_quantile(np.abs(excess.t).max(axis=1), level), demand.z_two_sided)
+    many = demand.z_of_many(x.size)
+    two_sided = max(limits.upper_quantile(np.abs(excess.t).max(axis=1), level), many)
     # Never narrower than the normal limit: the bootstrap of a small, skewed group has not seen its long tail.
     pointwise = np.minimum(np.quantile(excess.t, 1 - level, axis=0), -demand.z)
-    gap_two_sided = max(limits.upper_quantile(np.abs(gap.t).max(axis=1), level), demand.z_two_sided)
+    gap_two_sided = max(limits.upper_quantile(np.abs(gap.t).max(axis=1), level), many)
     violates = limits.step_down(excess.t, level, lambda z: x - max(z, demand.z) * error > demand.tolerance)
     return Limits(
         test_lower=x - critical * error,

@@ -106,11 +106,11 @@ def paired_limits(counts: Counts, z_lower: Deviate, z_upper: Deviate) -> tuple[F
     """
     b, c, n = counts.b, counts.c, counts.n
     lower, upper = score_limits(b, c, n, z_lower, z_upper)
-    upper = np.maximum(upper, _exact_upper(b, n, z_upper) - c / n)
-    return np.minimum(lower, b / n - _exact_upper(c, n, z_lower)), upper
+    upper = np.maximum(upper, exact_upper(b, n, z_upper) - c / n)
+    return np.minimum(lower, b / n - exact_upper(c, n, z_lower)), upper
 
 
-def _exact_upper(b: FloatArray, n: FloatArray, z: Deviate) -> FloatArray:
+def exact_upper(b: FloatArray, n: FloatArray, z: Deviate) -> FloatArray:
     """Clopper and Pearson's upper limit of a share: P(B ≤ b) = 1 − Φ(z). For b > FEW: −1.
 
     Newton's method on log P(B ≤ b), which is concave in the share: after one step it comes from one side.
