@@ -1,6 +1,7 @@
 """The one place that writes files: a reader sees the old content or the new, never half of it."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -30,6 +31,46 @@ def replace(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:
         raise _clear(error, path) from error
+
+
+@contextlib.contextmanager
+def growing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open, at its end, a file that is written in several sittings; what it holds survives a failure.
+
+    It bears a name of its own (such as x.part) until `put_in_place`. One process at a time may write it.
+    """
+    try:
+        with open(path, "ab") as file:
+            _claim(file, path)
+            yield file
+    except OSError as error:
+        raise _clear(error, path) from error
+
+
+def put_in_place(part: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Give a file that was written under another name, and is whole, its own name."""
+    try:
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise _clear(error, path) from error
+    _sync_folder(os.path.dirname(os.path.realpath(path)))
+
+
+def _claim(file: BinaryIO, path: str | os.PathLike[str]) -> None:
+    """Refuse a file that another process is writing, where the system can tell."""
+    busy = BlockingIOError(errno.EAGAIN, "another process is writing it; wait until that one ends")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise busy from None
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        return
+    if not os.path.exists(path) or not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+        raise busy  # that process has just given the file its own name
 
 
 @contextlib.contextmanager

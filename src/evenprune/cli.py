@@ -9,9 +9,11 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from evenprune import audit_command, prune_command
+from evenprune import audit_command, data_command, prune_command, report_command
 from evenprune.audit_command import AuditFlags, flag
+from evenprune.data_command import GetFlags
 from evenprune.prune_command import PruneFlags, RunFlags
+from evenprune.report_command import PaperFlags
 from evenprune.tally import InputProblems
 
 BAD_INPUT, DEFECT = 2, 70  # exit codes; those of an audit are in audit_command
@@ -24,6 +26,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 110},
 )
+
+data_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"max_content_width": 110}
+)
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:
@@ -140,6 +147,25 @@ def _run(flags: Any) -> None:
     _conduct(flags)
 
 
+@data_app.callback()
+def _data() -> None:
+    """Data sets that experiments need."""
+
+
+@data_app.command("get")
+@taking(GetFlags)
+def _data_get(flags: GetFlags) -> None:
+    """Fetch a data set, checked; a download that broke off is continued, a finished one is found.
+
+    Exit codes: 0 it is there, 2 it is not.
+    """
+    try:
+        done = data_command.fetched(flags)
+    except InputProblems as error:
+        refuse(error.problems)
+    say(data_command.report(done))
+
+
 def _conduct(flags: Any) -> NoReturn:
     try:
         result, folder, notes = prune_command.conducted(flags)
@@ -149,3 +175,24 @@ def _conduct(flags: Any) -> NoReturn:
         print(f"evenprune: note: {note}", file=sys.stderr)
     say(prune_command.report(result, folder))
     sys.exit(audit_command.exit_code(result.verdict, None))
+
+
+reports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write a report on many runs.")
+app.add_typer(reports, name="report")
+
+
+@reports.callback()
+def _report() -> None:
+    """Write a report on many runs."""
+
+
+@reports.command("paper")
+@taking(PaperFlags)
+def _report_paper(flags: PaperFlags) -> None:
+    """The paper's tables beside what was run: one self-contained page, and tables on the screen."""
+    try:
+        texts = report_command.reported(flags)
+        audit_command.write(texts)
+    except InputProblems as error:
+        refuse(error.problems)
+    say(texts["-"])

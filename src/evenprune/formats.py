@@ -8,7 +8,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import polars as pl
 
+from evenprune import reading
+from evenprune.reading import listed, quoted
 from evenprune.spelling import header_of, repeated, separator_of, told_apart
 from evenprune.tally import InputProblems
 
@@ -34,7 +36,7 @@ MAGIC: dict[bytes, Kind] = {
     b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "stream", b"PK\x03\x04": "npz",
 }  # fmt: skip
 UNREADABLE = (  # what damaged and foreign files raise; other errors are defects of ours
-    OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    *reading.UNREADABLE,
     pl.exceptions.ComputeError, pl.exceptions.DuplicateError, pl.exceptions.NoDataError,
     pl.exceptions.SchemaError,
 )  # fmt: skip
@@ -55,17 +57,6 @@ class Table:
     def column(self, name: str) -> pl.Expr:
         """The column by its place: pl.col would read names such as ``^x$`` and ``*`` as patterns."""
         return pl.nth(self.frame.collect_schema().names().index(name))
-
-
-def quoted(value: object, most: int = 60) -> str:
-    """A value as a message shows it: quotes around text, nothing unprintable, not too long."""
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def listed(values: Sequence[object], most: int = 12) -> str:
-    shown = ", ".join(quoted(v) for v in values[:most])
-    return shown + (f" … and {len(values) - most:,} more" if len(values) > most else "")
 
 
 def open_table(source: str, wanted: Sequence[str]) -> Table:
@@ -108,44 +99,9 @@ def _meant(table: Table, name: str) -> str:
     return f" (did you mean {listed(near)}?)" if near else ""
 
 
-@contextmanager
-def refused(name: str, source: str = "-") -> Iterator[None]:
+def refused(name: str, source: str = "-") -> AbstractContextManager[None]:
     """Turn whatever goes wrong while reading into one plain problem of that file."""
-    try:
-        yield
-    except InputProblems:
-        raise
-    except MemoryError:
-        raise InputProblems(
-            [f"{name} does not fit into memory: keep only the columns that are needed"]
-        ) from None
-    except UNREADABLE as error:
-        raise InputProblems([f"{name} cannot be read: {_plainly(error, source)}"]) from None
-    except pl.exceptions.PanicException as error:  # a damaged file can make polars panic
-        raise InputProblems([f"{name} is damaged: {_plainly(error, source)}"]) from None
-
-
-def _plainly(error: BaseException, source: str) -> str:
-    text = (getattr(error, "strerror", None) or str(error)).strip().split("\n")[0]
-    if "utf-8" in text.lower() or "utf8" in text.lower():
-        return f"{_bad_line(source)} is not UTF-8 text; save the file as UTF-8"
-    if "more fields" in text:
-        return "a row has more fields than the header; quote the values that contain the separator"
-    if "could not parse" in text:
-        return "a field cannot be parsed; is there a quote that is opened and never closed?"
-    return text
-
-
-def _bad_line(source: str) -> str:
-    if source == "-" or not Path(source).is_file():
-        return "a line"
-    with open(source, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return f"line {number:,}"
-    return "a line"
+    return reading.refused(name, source, unreadable=UNREADABLE, damaged=pl.exceptions.PanicException)
 
 
 def _look(source: str, name: str) -> tuple[Source, bytes, int]:

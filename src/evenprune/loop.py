@@ -7,13 +7,14 @@ would see by itself.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint
@@ -23,18 +24,45 @@ from evenprune.masks import Masks, schedule
 from evenprune.predict import autocast, cross_entropies
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.reference import DenseReference
+from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.wide_layers import part
+
+WINDOW_BYTES = 1 << 26  # inputs brought to the device at once, where the host has the data
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger("evenprune")
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch is made of, drawn before it begins."""
+    """What one epoch is made of, drawn before it begins; and what it leaves behind."""
 
     order: Tensor  # [runs, samples used] sample ids
     uniform: Tensor  # [runs, samples used, draws] random numbers of the augmentation
     place: Tensor  # [] int64: the next step
     active: Tensor  # [] bool: pruning has ended, the constraints act
+    window: (
+        Tensor | None
+    )  # [runs, steps of a chunk · batch, …] inputs in their order, where the host has the data
+    trace: Tensor | None  # [runs, steps, rows] multipliers after each step
+
+
+class Batch(NamedTuple):
+    """What came of one batch of every run. [runs, batch] each"""
+
+    losses: Tensor
+    correct: Tensor
+    groups: Tensor
+    sample: Tensor  # ids
+
+
+class Parts(NamedTuple):
+    """What is not the autograd engine's or the optimizer's in a step: plain or compiled."""
+
+    forward: Callable[["Loop"], Batch]
+    weigh: Callable[["Loop", Batch], Tensor]
+    mask: Callable[["Loop"], None]
 
 
 @dataclass
@@ -48,10 +76,12 @@ class Loop:
     plan: Plan
     optimizer: Optimizer
     scheduler: LRScheduler | None
-    train: Split  # on the device of the network
+    train: Split  # on the device of the network; the inputs perhaps not
     state: State  # of the constraints
     totals: dict[str, Tensor]  # of the epoch so far, each [runs]
     now: Epoch
+    parts: "Parts"
+    replay: Replay = field(init=False)  # of one step
     best: dict[str, Any] = field(default_factory=dict)  # "accuracy" and "epoch", both [runs], and "network"
 
     @property
@@ -79,6 +109,10 @@ def build(
     optimizer = recipe.optimizer(parameter_groups(network, recipe))
     if isinstance(optimizer, LBFGS):
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
+    if recipe.graph and train.labels.is_cuda:
+        for group in optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = True
     steps = recipe.epochs * (recipe.steps(len(train)) if recipe.scheduler_steps == "batch" else 1)
     loop = Loop(
         runs=tuple(runs),
@@ -91,7 +125,13 @@ def build(
         train=train,
         state=constraint.init(plan),
         totals=_no_totals(len(runs), train.labels.device),
-        now=_empty_epoch(len(runs), recipe, train),
+        now=_empty_epoch(plan, recipe, train),
+        parts=Parts(*map(compiled if recipe.compile else _as_is, (forward, weigh, mask))),
+    )
+    loop.replay = Replay(
+        lambda: train_step(loop) if updates_within(loop) else forward_backward(loop),
+        device=loop.device,
+        graph=bool(recipe.graph),
     )
     if any(method.keep == "best" for method in methods):
         loop.best = _no_best(loop)
@@ -129,15 +169,26 @@ def _no_totals(runs: int, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def _empty_epoch(runs: int, recipe: Recipe, train: Split) -> Epoch:
-    used, device = recipe.steps(len(train)) * recipe.batch_size, train.labels.device
+def _empty_epoch(plan: Plan, recipe: Recipe, train: Split) -> Epoch:
+    runs, steps, device = plan.runs, recipe.steps(len(train)), train.labels.device
     draws = 0 if recipe.augment is None else recipe.augment.draws
+    rows = constraint.multipliers(plan, constraint.init(plan)).shape[1] if recipe.trace else 0
     return Epoch(
-        order=torch.zeros(runs, used, dtype=torch.int64, device=device),
-        uniform=torch.zeros(runs, used, draws, device=device),
+        order=torch.zeros(runs, steps * recipe.batch_size, dtype=torch.int64, device=device),
+        uniform=torch.zeros(runs, steps * recipe.batch_size, draws, device=device),
         place=torch.zeros((), dtype=torch.int64, device=device),
         active=torch.zeros((), dtype=torch.bool, device=device),
+        window=None if recipe.data_on_device else _empty_window(runs, recipe, train),
+        trace=torch.zeros(runs, steps, rows, device=device) if recipe.trace else None,
     )
+
+
+def _empty_window(runs: int, recipe: Recipe, train: Split) -> Tensor:
+    shape = train.inputs.shape[1:]
+    one = runs * recipe.batch_size * shape.numel() * train.inputs.element_size()  # bytes of a step
+    steps = max(1, min(WINDOW_BYTES // max(one, 1), recipe.steps(len(train))))
+    sizes = (runs, steps * recipe.batch_size, *shape)
+    return torch.zeros(sizes, dtype=train.inputs.dtype, device=train.labels.device)
 
 
 def seed_of(*parts: int | str) -> int:
@@ -179,33 +230,131 @@ def begin_epoch(loop: Loop, epoch: int) -> None:
     loop.totals["negative_before"].copy_(loop.state["negative_weights"])
 
 
+def fill_window(loop: Loop, step: int) -> None:
+    """Before a step: bring the inputs of the next chunk of steps, if the host has them and it is time."""
+    window, batch = loop.now.window, loop.recipe.batch_size
+    if window is None or step % (window.shape[1] // batch):
+        return
+    wanted = loop.now.order[:, step * batch :][:, : window.shape[1]].to(loop.train.inputs.device)
+    chunk = loop.train.inputs.index_select(0, wanted.flatten())
+    if loop.device.type == "cuda" and not chunk.is_cuda:
+        chunk = chunk.pin_memory()
+    window[:, : wanted.shape[1]].copy_(chunk.view(*wanted.shape, *chunk.shape[1:]), non_blocking=True)
+
+
+def advance(loop: Loop, step: int) -> None:
+    """One step of every run, by the fastest way the recipe allows."""
+    fill_window(loop, step)
+    loop.replay(_frozen(loop.optimizer) if updates_within(loop) else ())
+    if not updates_within(loop):
+        update(loop)
+
+
+def updates_within(loop: Loop) -> bool:
+    """Whether the optimizer's step can be captured: it must take nothing from Python that changes by step."""
+    if not loop.replay.graph:
+        return True
+    capturable = all(group.get("capturable") for group in loop.optimizer.param_groups)
+    steady = loop.scheduler is None or loop.recipe.scheduler_steps == "epoch"
+    return steady and (type(loop.optimizer) is SGD or capturable)
+
+
+def _frozen(optimizer: Optimizer) -> tuple[Any, ...]:
+    """The optimizer's plain settings, which a captured step cannot see changing."""
+    return tuple(
+        (name, value)
+        for group in optimizer.param_groups
+        for name, value in group.items()
+        if isinstance(value, int | float | bool | str | tuple | None)
+    )
+
+
 def train_step(loop: Loop) -> None:
     """One step of every run: forward, weigh, backward, update, mask. Tensors only; waits for nothing."""
-    index, inputs = next_batch(loop)
-    labels, groups = loop.train.labels[index], loop.train.groups[index]  # [runs, batch]
-    with autocast(loop.device, loop.recipe.precision):
-        logits = loop.network(inputs)  # [runs, batch, classes]
-    losses = cross_entropies(logits, labels)  # [runs, batch]
-    correct = logits.detach().argmax(-1) == labels
-    weights = constraint.step_(
-        loop.plan, loop.state, losses.detach(), correct, groups, index=index, active=loop.now.active
-    )
+    forward_backward(loop)
+    update(loop)
+
+
+def forward_backward(loop: Loop) -> None:
+    """Gradients of Σ_i w_i ℓ_i over the batches of all runs: the weights are the gradient of the losses."""
     loop.optimizer.zero_grad()
-    torch.autograd.backward((weights * losses).sum())
+    batch = loop.parts.forward(loop)
+    weights = loop.parts.weigh(loop, batch)
+    torch.autograd.backward(batch.losses, weights)
+
+
+def update(loop: Loop) -> None:
     if loop.recipe.clip_norm is not None:
         clip_(loop.network.parameters(), runs=len(loop.runs), norm=loop.recipe.clip_norm)
     loop.optimizer.step()
+    loop.parts.mask(loop)
+
+
+def mask(loop: Loop) -> None:
     loop.masks.apply_(loop.network)
-    add_up_(loop.totals, losses=losses.detach(), correct=correct, place=loop.now.place)
+
+
+def forward(loop: Loop) -> Batch:
+    """The next batch of every run, through the network."""
+    index, inputs = next_batch(loop)
+    labels = loop.train.labels[index]
+    with autocast(loop.device, loop.recipe.precision):
+        logits = loop.network(inputs)  # [runs, batch, classes]
+    correct = logits.detach().argmax(-1) == labels
+    return Batch(cross_entropies(logits, labels), correct, loop.train.groups[index], index)
+
+
+@torch.no_grad()
+def weigh(loop: Loop, batch: Batch) -> Tensor:
+    """The weight of every loss [runs, batch]; moves the multipliers and the counters."""
+    losses = batch.losses.detach()
+    weights = constraint.step_(
+        loop.plan, loop.state, losses, batch.correct, batch.groups, index=batch.sample, active=loop.now.active
+    )
+    add_up_(loop.totals, losses=losses, correct=batch.correct, place=loop.now.place)
+    if loop.now.trace is not None:
+        rows = constraint.multipliers(loop.plan, loop.state)  # [runs, rows]
+        loop.now.trace.index_copy_(1, loop.now.place.view(1), rows.unsqueeze(1).to(loop.now.trace.dtype))
     loop.now.place.add_(1)
+    return weights.to(losses.dtype)
+
+
+def _as_is(function: Callable[P, T]) -> Callable[P, T]:
+    return function
+
+
+def compiled(function: Callable[P, T]) -> Callable[P, T]:
+    """The function through torch.compile; plain, with a warning, if it cannot be compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # seconds to import, needed only here
+
+    chosen = [torch.compile(function, dynamic=False)]
+
+    def call(*values: P.args, **named: P.kwargs) -> T:
+        try:
+            return chosen[0](*values, **named)
+        except TorchDynamoException as error:
+            log.warning(
+                "Training without torch.compile, which failed (%s). Recipe(compile=False) spares the try.",
+                str(error).strip().split("\n")[0],
+            )
+            chosen[0] = function
+            return function(*values, **named)
+
+    return call
 
 
 def next_batch(loop: Loop) -> tuple[Tensor, Tensor]:
     """Sample ids [runs, batch] and network inputs [runs, batch, …] of the step at hand."""
     now, batch = loop.now, loop.recipe.batch_size
-    places = now.place * batch + torch.arange(batch, device=loop.device)
+    step = torch.arange(batch, device=loop.device)
+    places = now.place * batch + step
     index = now.order.index_select(1, places)
-    inputs = loop.train.at(index.flatten())  # [runs · batch, …]
+    if now.window is None:
+        raw = loop.train.inputs.index_select(0, index.flatten())  # [runs · batch, …]
+    else:
+        steps = now.window.shape[1] // batch
+        raw = now.window.index_select(1, (now.place % steps) * batch + step).flatten(0, 1)
+    inputs = loop.train.as_network_input(raw)
     if loop.recipe.augment is not None:
         inputs = loop.recipe.augment(inputs, now.uniform.index_select(1, places).flatten(0, 1))
     return index, inputs.view(*index.shape, *inputs.shape[1:])

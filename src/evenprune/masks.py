@@ -196,8 +196,8 @@ class Masks(nn.Module):
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> None:
         """Set pruned weights to zero, in place; call it after each optimizer step. No wait for the device."""
-        for layer, parameter in zip(self.layers, self._weights(model), strict=True):
-            parameter.mul_(self[layer.name])
+        if self.layers:
+            torch._foreach_mul_(self._weights(model), [self[layer.name] for layer in self.layers])
 
     def check_reachable(
         self, sparsity: Sparsity, *, scope: Scope = "layer", pattern: Pattern | None = None

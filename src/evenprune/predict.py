@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evenprune import fleet
-from evenprune.recipe import Split
+from evenprune.recipe import Recipe, Split
 from evenprune.reference import DenseReference
+from evenprune.replay import Replay
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16"] | None
 
 
 @dataclass(frozen=True)
@@ -56,21 +57,56 @@ def predict(
     return Predictions(split.labels.cpu(), predicted[0].cpu(), split.groups.cpu(), losses[0].cpu())
 
 
-@torch.no_grad()
 def outcomes(
     network: fleet.Fleet | fleet.Single, split: Split, *, batch_size: int, precision: Precision = "float32"
 ) -> tuple[Tensor, Tensor]:
     """Predicted classes [runs, N] and cross-entropies [runs, N] of every run, on the split's own device."""
-    predicted, losses, runs = [], [], network.runs
-    with evaluating(network):
-        for index in torch.split(torch.arange(len(split), device=split.labels.device), batch_size):
-            inputs = split.at(index)
-            with autocast(inputs.device, precision):
-                logits = network(inputs.expand(runs, *inputs.shape))  # [runs, batch, classes]
-            labels = split.labels[index].expand(runs, -1)
-            predicted.append(logits.argmax(-1))
-            losses.append(cross_entropies(logits, labels))
-    return torch.cat(predicted, 1), torch.cat(losses, 1)
+    recipe = Recipe(evaluate_batch=batch_size, precision=precision, graph=False)
+    return Answers(network, split, recipe)()
+
+
+class Answers:
+    """The answers of a network to a split, again and again; all runs in one pass over the samples.
+
+    Full batches are captured as a CUDA graph, if the recipe says so and the data is on the device.
+    """
+
+    def __init__(self, network: fleet.Fleet | fleet.Single, split: Split, recipe: Recipe) -> None:
+        device, size = split.labels.device, (network.runs, len(split))
+        self.network, self.split, self.precision = network, split, recipe.precision
+        self.batch = min(recipe.evaluate_batch, len(split))
+        self.predicted = torch.zeros(size, dtype=torch.int64, device=device)
+        double = any(p.dtype == torch.float64 for p in network.parameters())
+        self.losses = torch.zeros(size, dtype=torch.float64 if double else torch.float32, device=device)
+        self.place = torch.zeros((), dtype=torch.int64, device=device)
+        within = split.inputs.device == device
+        self.full = Replay(self._full_batch, device=device, graph=bool(recipe.graph) and within)
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Predicted classes and cross-entropies [runs, N] of the network as it is now."""
+        self.place.zero_()
+        whole = len(self.split) // self.batch if self.batch else 0
+        with evaluating(self.network):
+            for _ in range(whole):
+                self.full()
+            rest = torch.arange(whole * self.batch, len(self.split), device=self.place.device)
+            if len(rest):
+                self._answer(rest)
+        return self.predicted.clone(), self.losses.clone()
+
+    def _full_batch(self) -> None:
+        self._answer(self.place * self.batch + torch.arange(self.batch, device=self.place.device))
+        self.place.add_(1)
+
+    @torch.no_grad()
+    def _answer(self, index: Tensor) -> None:
+        inputs, runs = self.split.at(index), self.network.runs
+        with autocast(inputs.device, self.precision):
+            logits = self.network(inputs.expand(runs, *inputs.shape))  # [runs, batch, classes]
+        losses = cross_entropies(logits, self.split.labels[index].expand(runs, -1))
+        self.predicted.index_copy_(1, index, logits.argmax(-1))
+        self.losses.index_copy_(1, index, losses)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:

@@ -55,18 +55,20 @@ class Split:
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
-    def to(self, device: torch.device) -> "Split":
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+    def to(self, device: torch.device, *, inputs: bool = True) -> "Split":
+        """The samples on a device; without `inputs`, all but these."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if inputs or f.name != "inputs"}
         return replace(self, **{name: t.to(device) for name, t in tensors.items() if t is not None})
 
     def at(self, index: Tensor) -> Tensor:
-        """Network inputs of the samples of index [n]: float, normalised, not augmented."""
-        return self.as_network_input(self.inputs.index_select(0, index))
+        """Network inputs of the samples of index [n]: float, normalised, not augmented; where index is."""
+        raw = self.inputs.index_select(0, index.to(self.inputs.device))
+        return self.as_network_input(raw.to(index.device))
 
     def as_network_input(self, inputs: Tensor) -> Tensor:
         """Raw inputs [n, …] as the network takes them."""
         if inputs.dtype == torch.uint8:
-            inputs = inputs.float().div_(255)
+            inputs = inputs.float() / 255
         if self.mean is None or self.std is None:
             return inputs
         along = (-1, *[1] * (inputs.ndim - 2))
@@ -105,21 +107,34 @@ class Recipe:
     weight_decay: float | None = None  # None: as the optimizer factory has it
     decay_everything: bool = False  # False: biases and norms are not decayed
     clip_norm: float | None = None  # of each run's own gradient
-    precision: Literal["float32", "bfloat16"] = "float32"
-    channels_last: bool = False
+    # What makes a GPU fast. None: on where the training is on one, off elsewhere.
+    precision: Literal["float32", "bfloat16"] | None = None  # None: bfloat16 on a GPU
+    channels_last: bool | None = None  # images lie pixel by pixel in memory
+    compile: bool | None = None  # forward, constraints and backward go through torch.compile
+    graph: bool | None = None  # a whole step is captured as a CUDA graph, and replayed
+    data_on_device: bool = True  # False: the inputs stay in the host's memory and follow in chunks
     augment: Augment | None = None
     scope: Literal["layer", "global"] = "layer"
     pattern: tuple[int, int] | None = None  # (2, 4): two of every four weights stay
     exclude: tuple[str, ...] = ()  # names or glob patterns of weights never pruned
     evaluate_every: int = 1  # epochs; the last epoch is always evaluated
     evaluate_batch: int = 512
+    only_at_end: tuple[str, ...] = ()  # splits that are evaluated after the last epoch only
     fleet_size: int | None = None  # runs in one widened network at the most; None: all of them
     checkpoint_epochs: int = 1
     checkpoint_steps: int | None = None  # also within an epoch, every so many steps
+    trace: bool = False  # keep the multipliers of every step
 
     def steps(self, samples: int) -> int:
         """Steps of one epoch; an incomplete last batch is left out."""
         return samples // self.batch_size
+
+    def on(self, device: torch.device) -> "Recipe":
+        """The same recipe with nothing left open."""
+        gpu = device.type == "cuda"
+        chosen = {name: gpu for name in ("channels_last", "compile", "graph") if getattr(self, name) is None}
+        precision = self.precision or ("bfloat16" if gpu else "float32")
+        return replace(self, precision=precision, **chosen)
 
 
 def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:

@@ -26,6 +26,7 @@ class Memory:
     step: int = 0  # steps of this epoch that are done
     history: list[dict[str, Any]] = field(default_factory=list)
     final: dict[str, Answers] = field(default_factory=dict)
+    traces: list[Tensor] = field(default_factory=list)  # per epoch: [runs, steps, rows] multipliers
     finished: bool = False
 
 
@@ -40,6 +41,7 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "dense": {name: dense.to_dict() for name, dense in memory.dense.items()},
         "history": memory.history,
         "final": {name: (predicted.int(), losses) for name, (predicted, losses) in memory.final.items()},
+        "traces": memory.traces,
         "network": loop.network.state_dict(),
         "masks": loop.masks.state_dict(),
         "best": {k: v for k, v in loop.best.items() if k != "network" or not memory.finished},
@@ -71,7 +73,7 @@ def remembered(
     return Memory(
         reference=held,
         dense={name: DenseReference.from_dict(values) for name, values in saved["dense"].items()},
-        **{name: saved[name] for name in ("epoch", "step", "history", "final", "finished")},
+        **{name: saved[name] for name in ("epoch", "step", "history", "final", "finished", "traces")},
     )
 
 

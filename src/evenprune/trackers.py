@@ -10,13 +10,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evenprune import atomic
 from evenprune.recipe import Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Row = Mapping[str, Any]  # one epoch of one run, as in Fitted.history
 LONGEST_LIST = 1000  # per-group numbers of more groups than this stay out of metrics.jsonl
@@ -91,7 +92,10 @@ def _without_long_lists(value: Any) -> Any:
 class ProgressBar:
     """Epoch, accuracy, max ψ and Σλ on one line; silent where the output is not a terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console  # here, because training without a bar works without rich
+        from rich.progress import TaskID
+
         self.console = console or Console(stderr=True)
         self.progress: Progress | None = None
         self.task = TaskID(0)
@@ -99,6 +103,8 @@ class ProgressBar:
     def start(self, runs: Sequence[Run], epochs: int, past: Sequence[Sequence[Row]]) -> None:
         if not self.console.is_terminal:
             return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         label = f"{len(runs)} runs" if len(runs) > 1 else str(runs[0])
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
         self.progress = Progress(*columns, TimeRemainingColumn(), console=self.console)

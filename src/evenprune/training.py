@@ -1,5 +1,6 @@
 """fit(): the one loop. It prunes, weighs, steps, masks, evaluates and saves; a run is a fleet of one."""
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -20,6 +21,7 @@ from evenprune.element_wise import why_steps_mix
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.loop import (
     Loop,
+    advance,
     begin_epoch,
     broken,
     build,
@@ -28,10 +30,9 @@ from evenprune.loop import (
     parameter_groups,
     put_back_best,
     seed_of,
-    train_step,
 )
 from evenprune.masks import Masks
-from evenprune.predict import Predictions, evaluating, outcomes, predict, scores
+from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.reference import DenseReference
 from evenprune.resume import Memory
@@ -39,7 +40,14 @@ from evenprune.tally import InputProblems
 from evenprune.trackers import Hook, MetricsFiles
 
 # What does not change the result: a resumed training may set these anew.
-FREE_TO_CHANGE = ("checkpoint_epochs", "checkpoint_steps", "evaluate_batch")
+FREE_TO_CHANGE = (
+    "checkpoint_epochs",
+    "checkpoint_steps",
+    "evaluate_batch",
+    "compile",
+    "graph",
+    "data_on_device",
+)
 log = logging.getLogger("evenprune")
 
 
@@ -58,6 +66,7 @@ class Fitted:
     multipliers: Tensor  # [epochs, rows of its own method]; see constraint.multipliers
     predictions: dict[str, Predictions]  # by split
     kept_epoch: int  # the epoch whose weights these are
+    trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,8 @@ def fit(
     after another through the same loop. With a folder the training is saved there: started again it
     resumes, or returns at once if it had finished.
     """
-    recipe, place = recipe or Recipe(), torch.device(device)
+    place = torch.device(device)
+    recipe = (recipe or Recipe()).on(place)
     classes = _classes(model, data.train, place) if len(data.train) else 0
     check(data=data, runs=runs, recipe=recipe, classes=classes)
     _refuse_several_evaluations(recipe)
@@ -186,6 +196,9 @@ def _network(job: Job) -> fleet.Fleet | fleet.Single:
     network: fleet.Fleet | fleet.Single = fleet.single(model)
     if len(job.runs) > 1:  # the check against separate models has been passed by a fleet of two
         network = fleet.widen(model, len(job.runs), sample_input=_sample_input(job.data), check=False)
+    elif job.device.type == "cuda":  # for the sake of the faster layers
+        with contextlib.suppress(fleet.CannotWiden):
+            network = fleet.widen(model, 1, sample_input=_sample_input(job.data))
     if job.recipe.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
     return network.to(job.device)
@@ -194,8 +207,12 @@ def _network(job: Job) -> fleet.Fleet | fleet.Single:
 def _fit_fleet(job: Job) -> list[Fitted]:
     torch.manual_seed(seed_of("network", *(run.seed for run in job.runs)))
     saved = None if job.path is None else checkpoint.load(job.path)
-    train = job.data.train.to(job.device)
-    splits = {n: train if s is job.data.train else s.to(job.device) for n, s in job.data.evaluate.items()}
+    there = job.recipe.data_on_device
+    train = job.data.train.to(job.device, inputs=there)
+    splits = {
+        n: train if s is job.data.train else s.to(job.device, inputs=there)
+        for n, s in job.data.evaluate.items()
+    }
     if saved is None:
         memory = Memory(reference=job.data.reference, dense=_measure_dense(job, splits))
     else:
@@ -235,13 +252,14 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
     try:
         for hook in hooks:
             hook.start(job.runs, job.recipe.epochs, past)
+        answers = {name: Answers(loop.network, split, job.recipe) for name, split in splits.items()}
         while memory.epoch < job.recipe.epochs:
-            row = _epoch(loop, memory, job, splits)
+            row = _epoch(loop, memory, job, answers)
             told = [of_run(row, i, rows) for i, rows in enumerate(own)]
             for hook in hooks:
                 hook.epoch(told)
         put_back_best(loop)
-        memory.final = {name: _evaluate(loop, split) for name, split in splits.items()}
+        memory.final = {name: answer() for name, answer in answers.items()}
         memory.finished = True
         _save(loop, memory, job)
     finally:
@@ -249,7 +267,7 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
             hook.finish()
 
 
-def _epoch(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> dict[str, Any]:
+def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers]) -> dict[str, Any]:
     """One epoch, or what is left of it; returns its row of the history."""
     began, recipe = time.perf_counter(), job.recipe
     loop.network.train()
@@ -257,7 +275,7 @@ def _epoch(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
         begin_epoch(loop, memory.epoch)
     draw_epoch(loop, memory.epoch, memory.step)
     while memory.step < loop.steps:
-        train_step(loop)
+        advance(loop, memory.step)
         if loop.scheduler is not None and recipe.scheduler_steps == "batch":
             loop.scheduler.step()
         memory.step += 1
@@ -269,21 +287,19 @@ def _epoch(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
             _save(loop, memory, job)
     _stop_if_broken(loop, memory, job)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
-    found = {n: scores(s, *_evaluate(loop, s), memory.dense[n]) for n, s in splits.items()} if due else {}
+    wanted = [name for name in answers if due and name not in recipe.only_at_end]
+    found = {name: scores(answers[name].split, *answers[name](), memory.dense[name]) for name in wanted}
     if found and memory.epoch >= recipe.pruning_epochs:
         keep_best(loop, memory.epoch, found)
     row = epoch_row(loop, memory.epoch) | {"splits": found}
+    if loop.now.trace is not None and memory.epoch >= recipe.pruning_epochs:
+        memory.traces.append(loop.now.trace.cpu())
     _step_scheduler(loop, row)
     memory.history.append(row | {"seconds": time.perf_counter() - began})
     memory.epoch, memory.step = memory.epoch + 1, 0
     if memory.epoch % recipe.checkpoint_epochs == 0 or memory.epoch == recipe.epochs:
         _save(loop, memory, job)
     return memory.history[-1]
-
-
-def _evaluate(loop: Loop, split: Split) -> tuple[Tensor, Tensor]:
-    batch, precision = loop.recipe.evaluate_batch, loop.recipe.precision
-    return outcomes(loop.network, split, batch_size=batch, precision=precision)
 
 
 def _step_scheduler(loop: Loop, row: Mapping[str, Any]) -> None:
@@ -336,7 +352,8 @@ def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
         best = int(loop.best["epoch"][i]) if loop.best else -1
         kept = best if best >= 0 else job.recipe.epochs - 1
         masks, multipliers = loop.masks.extract(i).cpu(), over_time[i][:, own[i]]
-        fitted.append(Fitted(run, model, masks, history, multipliers, answers, kept))
+        trace = torch.cat([part[i][:, own[i]] for part in memory.traces]) if memory.traces else None
+        fitted.append(Fitted(run, model, masks, history, multipliers, answers, kept, trace))
     return fitted
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from evenprune import grouped_conv
+
 # A layer of many runs is the same layer with these numbers multiplied, its tensors side by side.
 _MULTIPLIED: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Conv1d: ("in_channels", "out_channels", "groups"),
@@ -68,6 +70,21 @@ class WideLinear(nn.Linear):
         return f"runs={self.runs}, {super().extra_repr()}"
 
 
+class WideConv2d(nn.Conv2d):
+    """A convolution per run, as groups of one. Weight [runs · out, in, …], bias [runs · out]."""
+
+    runs: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        plain = self.groups == self.runs and set(self.dilation) == {1} and self.padding_mode == "zeros"
+        square = len({*self.kernel_size}) == len({*self.stride}) == len({*self.padding}) == 1
+        if plain and square and grouped_conv.serves(input, self.weight, stride=self.stride, runs=self.runs):
+            half = input.to(grouped_conv.half_type(input))
+            stride, pad = self.stride[0], int(self.padding[0])
+            return grouped_conv.convolve(half, self.weight, self.bias, stride=stride, pad=pad, runs=self.runs)
+        return super().forward(input)
+
+
 def _affine(bias: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), flat, weight)
 
@@ -105,6 +122,8 @@ def widened(layer: nn.Module, runs: int) -> nn.Module:
     if isinstance(layer, nn.LayerNorm):
         return WideLayerNorm(layer, runs)
     wide = copy.deepcopy(layer)
+    if type(layer) is nn.Conv2d:
+        wide.__class__, wide.runs = WideConv2d, runs
     for attribute in _MULTIPLIED[type(layer)]:
         setattr(wide, attribute, getattr(layer, attribute) * runs)
     for name, parameter in layer.named_parameters():

@@ -1,7 +1,5 @@
 """Samples from an NPZ file: arrays x (inputs), y (labels), one array per group column, and perhaps split."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.formats import listed, quoted
+from evenprune.reading import UNREADABLE, listed, quoted
 from evenprune.tally import InputProblems
 
 Array = NDArray[Any]
 Samples = tuple[Array, Array, dict[str, Array]]  # inputs, labels, columns of groups
 SPLITS = ("train", "test", "validation")
-UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 def load(path: str | Path, *, groups: Sequence[str], test: str | Path | None = None) -> dict[str, Samples]:

@@ -1,0 +1,265 @@
+"""Runs cells of a table in fleets, skips finished ones, resumes killed ones: what every data set shares.
+
+Needs torch, numpy and safetensors only; rich, where it is there, shows a progress bar.
+"""
+
+import hashlib
+import itertools
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import evenprune
+from evenprune import trackers
+from evenprune.predict import Predictions, predict, scores
+from evenprune.recipe import Data, Recipe, Run, Split
+from evenprune.tally import InputProblems
+from evenprune.trackers import Hook
+from evenprune.training import Fitted, fit, identify
+from paper import results_file
+from paper.cells import Cell, method_of
+from paper.results_file import MEASURES, SPLITS, problems
+
+__all__ = ["Start", "Trained", "Where", "fill", "measure", "problems", "rows_of", "train"]
+ROOT = Path(__file__).resolve().parent.parent
+LINE_EVERY = 10  # epochs
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the runs are trained and what is written."""
+
+    results: Path
+    work: Path  # checkpoints: a killed training goes on from there
+    device: torch.device
+    fleet: int = 45  # runs in one widened network at the most
+    commit: str | None = None
+    hooks: tuple[Hook, ...] = ()
+    say: Callable[[str], None] = print
+
+
+@dataclass(frozen=True)
+class Start:
+    """The dense model, and what it answers on the splits: where every run begins."""
+
+    model: nn.Module
+    data: Data
+    answers: Mapping[str, Predictions]  # of the dense model, by split
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.data.reference.names
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One fleet that has been trained."""
+
+    fitted: list[Fitted]
+    seconds: float  # a run: wall-clock of the fleet by its runs
+    resumed: bool  # then only the epochs are in the seconds, without compilation and the last evaluation
+
+
+def measure(
+    model: nn.Module, splits: Mapping[str, Split], names: Sequence[str], *, recipe: Recipe, where: Where
+) -> Start:
+    """The dense model on every split, "train" among them: clean images, in the precision of the runs."""
+    told = recipe.on(where.device)
+    answers = {
+        name: predict(
+            model, split, device=where.device, batch_size=told.evaluate_batch, precision=told.precision
+        )
+        for name, split in splits.items()
+    }
+    model.cpu()
+    data = Data(train=splits["train"], evaluate=splits, reference=answers["train"].reference(names))
+    return Start(model, data, answers)
+
+
+def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
+    """Train the cells that the results lack; the file grows after each fleet."""
+    missing = results_file.missing(results_file.read(where.results), cells)
+    parts = fleets(missing, where.fleet)
+    where.say(f"{len(cells) - len(missing)} of {len(cells)} runs are finished, {len(missing)} to do.")
+    for number, part in enumerate(parts, 1):
+        trained = train(start, part, recipe, where)
+        results_file.add_runs(where.results, rows_of(start, part, trained, where))
+        where.say(
+            f"Fleet {number} of {len(parts)}: {len(part)} runs, {trained.seconds:.1f} s each"
+            f"{' (resumed)' if trained.resumed else ''}; written to {where.results}"
+        )
+
+
+def fleets(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
+    """In order, as few fleets as possible, of even size: what is left after a kill makes the same fleets."""
+    if most < 1:
+        raise InputProblems([f"fleets of {most} runs: give at least 1"])
+    count = -(-len(cells) // most)
+    size, larger = divmod(len(cells), count) if count else (0, 0)
+    ends = [i * size + min(i, larger) for i in range(count + 1)]
+    return [list(cells[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+def runs_of(cells: Sequence[Cell]) -> list[Run]:
+    return [Run(method=method_of(cell), sparsity=cell.sparsity, seed=cell.seed) for cell in cells]
+
+
+def train(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> Trained:
+    """All cells as one fleet, saved in a folder of its own that only the very same fleet can find again."""
+    return fit_fleet(start, runs_of(cells), recipe, where, kind="fleet")
+
+
+def fit_fleet(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where, *, kind: str) -> Trained:
+    whole = json.dumps(identify(start.model, start.data, runs=runs, recipe=recipe.on(where.device)))
+    folder = where.work / f"{kind}-{hashlib.sha256(whole.encode()).hexdigest()[:16]}"
+    resumed = any(folder.rglob("checkpoint.safetensors"))
+    began = time.perf_counter()
+    fitted = fit(
+        start.model,
+        start.data,
+        runs=runs,
+        recipe=recipe,
+        folder=folder,
+        device=where.device,
+        hooks=where.hooks,
+    )
+    seconds = time.perf_counter() - began
+    if resumed:  # runs of one fleet share its epochs, to the last digit
+        seconds = sum({sum(row["seconds"] for row in one.history) for one in fitted})
+    return Trained(fitted, seconds / len(runs), resumed)
+
+
+def rows_of(start: Start, cells: Sequence[Cell], trained: Trained, where: Where) -> list[dict[str, Any]]:
+    """The entries of the results file."""
+    shared = {
+        "seconds": round(trained.seconds, 3),
+        "resumed": trained.resumed,
+        "fleet": len(cells),
+        "versions": versions(where.device),
+        "commit": where.commit,
+    }
+    return [
+        vars(cell) | _found(start, fitted) | shared
+        for cell, fitted in zip(cells, trained.fitted, strict=True)
+    ]
+
+
+def _found(start: Start, fitted: Fitted) -> dict[str, Any]:
+    measured = {split: scores_of(start, fitted.predictions[split], split) for split in SPLITS}
+    return {
+        **{split: {name: measured[split][name] for name in MEASURES} for split in SPLITS},
+        "group_accuracy": {split: measured[split]["group_accuracy"] for split in SPLITS},
+        "changes": {split: changes(start, fitted.predictions[split], split) for split in SPLITS},
+        "kept_epoch": fitted.kept_epoch,
+        "negative_weights": sum(row["negative_weights"] for row in fitted.history),
+        "multiplier_sum": fitted.history[-1]["multiplier_sum"],
+    }
+
+
+def scores_of(start: Start, answers: Predictions, split: str) -> dict[str, Any]:
+    """Accuracy, max ψ, Ψ_PW and the accuracy of every group, as plain numbers."""
+    dense = start.answers[split].reference(start.names)
+    told = scores(
+        start.data.evaluate[split], answers.predictions.unsqueeze(0), answers.losses.unsqueeze(0), dense
+    )
+    return {name: plain(values[0]) for name, values in told.items()}
+
+
+def changes(start: Start, answers: Predictions, split: str) -> dict[str, list[int]]:
+    """Samples per group, and how many the pruning broke (dense right, sparse wrong) and fixed."""
+    before, after, groups = start.answers[split].correct, answers.correct, answers.groups
+    picked = {"samples": torch.ones_like(before), "broke": before & ~after, "fixed": ~before & after}
+    known = groups >= 0
+    return {
+        name: torch.bincount(groups[known & mask], minlength=len(start.names)).tolist()
+        for name, mask in picked.items()
+    }
+
+
+def plain(values: Tensor) -> Any:
+    """A number, or a list of them; None for what is not finite."""
+    if values.ndim:
+        return [plain(value) for value in values]
+    return float(values) if bool(values.isfinite()) else None
+
+
+def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
+    """Wall-clock of a fleet from nothing to its answers, compilation included; nothing is saved."""
+    began = time.perf_counter()
+    fit(start.model, start.data, runs=runs_of(cells), recipe=recipe, device=where.device, hooks=where.hooks)
+    seconds = (time.perf_counter() - began) / len(cells)
+    return {
+        "method": cells[0].method,
+        "sparsity": cells[0].sparsity,
+        "fleet": len(cells),
+        "epochs": recipe.epochs,
+        "seconds": round(seconds, 3),
+        "seconds_per_60_epochs": round(seconds * 60 / recipe.epochs, 3),
+        "versions": versions(where.device),
+        "commit": where.commit,
+    }
+
+
+def shortened(recipe: Recipe, epochs: int) -> Recipe:
+    """The same recipe with fewer epochs, the same share of them for pruning."""
+    pruning = round(recipe.pruning_epochs * epochs / recipe.epochs)
+    return replace(recipe, epochs=epochs, pruning_epochs=pruning)
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    on_gpu = device.type == "cuda"
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "evenprune": evenprune.__version__,
+        "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
+    }
+
+
+def commit_here() -> str | None:
+    """The commit of this checkout; None where there is none."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    except OSError:  # no git
+        return None
+    return found.stdout.strip() or None
+
+
+def progress() -> tuple[Hook, ...]:
+    """A bar on a terminal that rich can draw on; else a line now and then."""
+    if not sys.stderr.isatty():
+        return (EpochLines(),)
+    try:
+        return (trackers.ProgressBar(),)
+    except ImportError:
+        return (EpochLines(),)
+
+
+class EpochLines:
+    """One line every few epochs, for logs."""
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        self.say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self.began = time.monotonic()
+
+    def start(self, runs: Sequence[Run], epochs: int, past: Sequence[Sequence[trackers.Row]]) -> None:
+        self.began = time.monotonic()
+        label = f"{len(runs)} runs" if len(runs) > 1 else str(runs[0])
+        self.say(f"{label}, {epochs} epochs" + (f", from epoch {len(past) + 1}" if past else ""))
+
+    def epoch(self, rows: Sequence[trackers.Row]) -> None:
+        if (rows[0]["epoch"] + 1) % LINE_EVERY == 0:
+            self.say(f"{trackers.news(rows)} · {time.monotonic() - self.began:.0f} s")
+
+    def finish(self) -> None:
+        pass

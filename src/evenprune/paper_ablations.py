@@ -1,0 +1,97 @@
+"""Cells with one setting changed: the paper's ablation tables, and runs that it prints nothing about."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from evenprune.paper_cells import Cell, cell_of, one_per_seed, ring_of, same
+from evenprune.paper_printed import CIFAR, FACES, FACES_SPARSITY, HARDEST, RING, Printed
+from evenprune.paper_results import Run, Task
+
+TABLE = "CEAG (table)"  # estimates every group's accuracy from all training samples
+
+
+@dataclass(frozen=True)
+class Ablation:
+    task: Task
+    sparsity: float
+    tolerance: float | None
+    heading: str  # what was changed
+    rows: tuple[tuple[str, Cell], ...]
+
+
+def _is_hardest(run: Run, paper: Printed) -> bool:
+    """CIFAR-100 at 95 % with CEAG's tolerance and dual step."""
+    setting = paper.settings[CIFAR, HARDEST]
+    fits = same(run.tolerance, setting.tolerance) and same(run.dual_lr, setting.dual_lr)
+    return (run.task, run.sparsity) == (CIFAR, HARDEST) and fits
+
+
+def buffer_table(runs: Sequence[Run], paper: Printed) -> Ablation:
+    """Ring lengths at 95 %, and the `table` estimator as one more row."""
+    tolerance = paper.settings[CIFAR, HARDEST].tolerance
+    own = [run for run in runs if _is_hardest(run, paper)]
+    rows = []
+    for k, numbers in paper.buffers.items():
+        cell = cell_of("CEAG", one_per_seed(run for run in own if is_ring(run, k)), tolerance, numbers)
+        rows.append((f"k = {k}" if k else "k = 0 (no buffer)", cell))
+    table = one_per_seed(run for run in own if run.method == TABLE)
+    rows.append(("Table estimator", cell_of(TABLE, table, tolerance, {})))
+    return Ablation(CIFAR, HARDEST, tolerance, "buffer size k", tuple(rows))
+
+
+def is_ring(run: Run, length: int) -> bool:
+    return run.method in ("CEAG", "CEAG (no RB)") and ring_of(run) == length
+
+
+def _is_face(run: Run) -> bool:
+    """CEAG on UTKFace at 92.5 %, whatever its tolerance."""
+    fits = (run.task, run.sparsity, run.method) == (FACES, FACES_SPARSITY, "CEAG")
+    return fits and ring_of(run) == RING and run.tolerance is not None
+
+
+def tolerance_table(runs: Sequence[Run], paper: Printed) -> Ablation:
+    """CEAG under several tolerances; met means each row's own tolerance."""
+    own = [run for run in runs if _is_face(run)]
+    rows = []
+    for tolerance, numbers in sorted(paper.tolerances.items()):
+        fitting = one_per_seed(run for run in own if same(run.tolerance, tolerance))
+        rows.append(
+            (f"tolerance {100 * tolerance:g}", cell_of("CEAG", fitting, tolerance, {"train": numbers}))
+        )
+    return Ablation(FACES, FACES_SPARSITY, None, "tolerance, in points", tuple(rows))
+
+
+@dataclass(frozen=True)
+class Further:
+    """Runs whose settings the paper prints no number for."""
+
+    task: Task
+    sparsity: float
+    tolerance: float | None
+    buffer: int | None
+    dual_lr: float | None
+    cell: Cell
+
+
+def further(runs: Sequence[Run], shown: Iterable[Run], paper: Printed) -> tuple[Further, ...]:
+    seen = {id(run) for run in shown}
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        if id(run) not in seen:
+            groups.setdefault(run.settings, []).append(run)
+    return tuple(_further(alike, paper) for alike in groups.values())
+
+
+def _further(runs: Sequence[Run], paper: Printed) -> Further:
+    first = runs[0]
+    setting = paper.settings.get((first.task, first.sparsity))
+    tolerance = first.tolerance if first.tolerance is not None else setting.tolerance if setting else None
+    cell = cell_of(first.method, one_per_seed(runs), tolerance, {})
+    return Further(first.task, first.sparsity, tolerance, first.buffer, first.dual_lr, cell)
+
+
+def ablated(run: Run, paper: Printed) -> bool:
+    """Whether one of the ablation tables shows the run."""
+    of_buffers = run.method == TABLE or any(is_ring(run, k) for k in paper.buffers)
+    of_faces = any(same(run.tolerance, tolerance) for tolerance in paper.tolerances)
+    return (_is_hardest(run, paper) and of_buffers) or (_is_face(run) and of_faces)

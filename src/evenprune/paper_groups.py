@@ -1,0 +1,144 @@
+"""Group by group: who paid on either split, what chance alone would show, accuracies beside the paper's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenprune import maximum
+from evenprune.groups import Grouping
+from evenprune.limits import Counts, Noise
+from evenprune.paper_cells import CONFIDENCE, Figure, figure, is_printed, one_per_seed
+from evenprune.paper_fields import SPLITS
+from evenprune.paper_printed import Place, Printed
+from evenprune.paper_results import Changes, Dense, Results, Run, Task
+from evenprune.tally import FloatArray
+
+MOST_GROUPS_LISTED = 20
+Groups = tuple[float | None, ...]  # None: a group without samples
+
+
+def chance_band(changes: Changes) -> FloatArray:
+    """Where 95 % of the estimated excess gaps lie if no group was harmed  [2, groups]; NaN: no samples."""
+    columns = np.array([changes.samples, changes.broke, changes.fixed], dtype=float)
+    known = columns[0] > 0
+    n, b, c = columns[:, known]
+    counts = Counts(n, b, c, b)
+    alone = Grouping(tuple(map(str, range(n.size))), tuple({} for _ in n), (np.arange(n.size),))
+    draws = Noise(alone, n, counts.variance).errors(maximum.null_gaps(counts, np.random.default_rng(0)))
+    band = np.full((2, known.size), np.nan)
+    band[:, known] = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    return band
+
+
+@dataclass(frozen=True)
+class GroupGaps:
+    """Excess gaps of every group for one method: mean over seeds, and the seeds' range  [groups]."""
+
+    method: str
+    mean: Groups
+    low: Groups
+    high: Groups
+    band: tuple[Groups, Groups] | None  # by chance alone, one run; test data
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Who paid, at one place: by split."""
+
+    task: Task
+    sparsity: float
+    tolerance: float | None
+    names: tuple[str, ...]
+    methods: Mapping[str, tuple[GroupGaps, ...]]  # by split
+
+
+def excess_gaps(run: Run, split: str, dense: Dense | None) -> list[float | None] | None:
+    """ψ_g of every group: from counts, or else from the accuracies of both models."""
+    if split in run.changes:
+        return run.changes[split].excess_gaps()
+    own, before = run.group_accuracy.get(split), dense.group_accuracy.get(split) if dense else None
+    if own is None or before is None or dense is None or len(own) != len(before):
+        return None
+    overall = dense.accuracy[split] - run.figures[split]["accuracy"]
+    pairs = zip(before, own, strict=True)
+    return [None if a is None or b is None else a - b - overall for a, b in pairs]
+
+
+def _group_gaps(method: str, runs: Sequence[Run], split: str, dense: Dense | None) -> GroupGaps | None:
+    known = [gaps for gaps in (excess_gaps(run, split, dense) for run in runs) if gaps is not None]
+    if not known or len({len(gaps) for gaps in known}) > 1:
+        return None
+    values = np.array(known, dtype=float)  # [seeds, groups]
+    mean, low, high = (_tuple(part) for part in (values.mean(axis=0), values.min(axis=0), values.max(axis=0)))
+    return GroupGaps(method, mean, low, high, _mean_band(runs) if split == "test" else None)
+
+
+def _mean_band(runs: Sequence[Run]) -> tuple[Groups, Groups] | None:
+    bands = [chance_band(run.changes["test"]) for run in runs if "test" in run.changes]
+    if not bands:
+        return None
+    low, high = np.mean(bands, axis=0)
+    return _tuple(low), _tuple(high)
+
+
+def _tuple(values: FloatArray) -> Groups:
+    return tuple(None if math.isnan(value) else value for value in values.tolist())
+
+
+def group_table(place: Place, runs: Sequence[Run], dense: Dense | None, paper: Printed) -> GroupTable | None:
+    own = [run for run in runs if (run.task, run.sparsity) == place and is_printed(run, paper)]
+    order = [cell.method for cell in paper.cells[place]]
+    methods: dict[str, tuple[GroupGaps, ...]] = {}
+    for split in SPLITS:
+        made = [
+            _group_gaps(m, one_per_seed(run for run in own if run.method == m), split, dense) for m in order
+        ]
+        methods[split] = tuple(gaps for gaps in made if gaps is not None)
+    sizes = {len(gaps.mean) for of in methods.values() for gaps in of}
+    if len(sizes) != 1:
+        return None
+    size, setting = sizes.pop(), paper.settings.get(place)
+    named = (
+        dense.groups if dense and len(dense.groups) == size else tuple(f"group {i + 1}" for i in range(size))
+    )
+    return GroupTable(*place, setting.tolerance if setting else None, named, methods)
+
+
+@dataclass(frozen=True)
+class GroupAccuracy:
+    """Accuracy of every group at one place, for one split, beside the paper's: tasks of a few groups only."""
+
+    task: Task
+    sparsity: float
+    split: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Figure, ...]], ...]  # method -> one figure a group
+
+
+def group_accuracy(place: Place, split: str, results: Results, paper: Printed) -> GroupAccuracy | None:
+    """Groups are matched by place, for people name them in many ways; their numbers must be the same."""
+    numbers = paper.group_accuracy.get((*place, split, "NFT"))
+    dense = dense_of(results, place[0])
+    if numbers is None or len(numbers) > MOST_GROUPS_LISTED:
+        return None
+    own = [r for r in results.runs if (r.task, r.sparsity) == place and is_printed(r, paper)]
+    if not own:
+        return None
+    rows = []
+    for method in ("Dense", *(cell.method for cell in paper.cells[place])):
+        runs = one_per_seed(run for run in own if run.method == method)
+        values = [run.group_accuracy[split] for run in runs if split in run.group_accuracy]
+        if method == "Dense" and dense and split in dense.group_accuracy:
+            values = [dense.group_accuracy[split]]
+        of_paper = paper.group_accuracy.get((*place, split, method), {})
+        if values and all(len(v) == len(numbers) for v in values):
+            rows.append(
+                (method, tuple(map(figure, zip(*values, strict=True), [of_paper.get(g) for g in numbers])))
+            )
+    return GroupAccuracy(*place, split, tuple(numbers), tuple(rows)) if rows else None
+
+
+def dense_of(results: Results, task: Task) -> Dense | None:
+    return next((dense for dense in results.dense if dense.task == task), None)

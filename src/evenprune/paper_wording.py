@@ -1,0 +1,183 @@
+"""Words and numbers of the report on the paper: titles, means, differences, the summary in sentences."""
+
+from collections.abc import Mapping, Sequence
+
+from evenprune.maximum import Range
+from evenprune.paper_cells import Cell, Figure, Spread
+from evenprune.paper_comparison import MadeWith, PaperReport, Summary
+from evenprune.paper_printed import Number
+from evenprune.paper_results import Task
+from evenprune.wording import MISSING, Unit, visible
+
+POINTS = Unit(noun="accuracy", scale=100, digits=2, word=" points")
+COARSE = Unit(noun="accuracy", scale=100, digits=1, word=" points")
+DATASETS = {"cifar100": "CIFAR-100", "utkface": "UTKFace", "fairface": "FairFace"}
+MEASURE_NAMES = {"accuracy": "Accuracy", "pairwise_disparity": "Ψ_PW", "max_excess_gap": "max ψ"}
+METHODS = {"PW": "Ψ_PW constrained (PW)"}  # others are called as the paper calls them
+CHOSEN = {True: "yes", False: "no"}
+
+
+# --- names ---
+
+
+def task_title(task: Task) -> str:
+    name = DATASETS.get(task.dataset, visible(task.dataset))
+    if task.target == task.group == "class":
+        return f"{name}, every class a group"
+    return f"{name}, {task.target} predicted, groups by {task.group.replace(' x ', ' × ')}"
+
+
+def short_title(task: Task) -> str:
+    name = DATASETS.get(task.dataset, visible(task.dataset))
+    return name if task.target == "class" else f"{name} {task.target} / {task.group.replace(' x ', ' × ')}"
+
+
+def sparsity(value: float) -> str:
+    return f"{100 * value:g} %"
+
+
+def method_name(method: str) -> str:
+    return METHODS.get(method, visible(method))
+
+
+# --- numbers ---
+
+
+def signed(value: float | None, digits: int = 2, scale: float = 100) -> str:
+    """A difference with its sign: "+0.31", "−0.03", "0.00"."""
+    if value is None:
+        return MISSING
+    text = f"{abs(value * scale):.{digits}f}"
+    return text if float(text) == 0 else f"{'−' if value < 0 else '+'}{text}"
+
+
+def mean(spread: Spread | None) -> str:
+    return MISSING if spread is None else POINTS.number(spread.mean)
+
+
+def deviation(spread: Spread | None) -> str:
+    return "" if spread is None or spread.sd is None else f"± {POINTS.number(spread.sd)}"
+
+
+def printed_mean(number: Number | None) -> str:
+    return MISSING if number is None else COARSE.number(number.mean)
+
+
+def printed_deviation(number: Number | None) -> str:
+    return "" if number is None or number.sd is None else f"± {POINTS.number(number.sd)}"
+
+
+def errors(figure: Figure) -> str:
+    """The difference in standard errors: "+1.2 se"."""
+    return "" if figure.standard_errors is None else f"{signed(figure.standard_errors, 1, 1)} se"
+
+
+def distance(figure: Figure) -> str:
+    """How far apart, for colours: "near", "apart" from 2 and "far" from 3 standard errors."""
+    z = abs(figure.standard_errors or 0.0)
+    return "far" if z >= 3 else "apart" if z >= 2 else "near"
+
+
+def points(value: float) -> str:
+    """ "1 point", "2.5 points"."""
+    return f"{100 * value:g} point{'' if abs(100 * value - 1) < 1e-9 else 's'}"
+
+
+def span(of: Range) -> str:
+    return f"{COARSE.number(of.low)} to {COARSE.number(of.high)}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:,.1f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def duration(value: float) -> str:
+    """A time for people: "71 s", "42 minutes", "114 hours"."""
+    if value < 120:
+        return f"{value:.0f} seconds"
+    return f"{value / 60:.0f} minutes" if value < 7200 else f"{value / 3600:,.0f} hours"
+
+
+def verdicts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+# --- what is said of a cell ---
+
+
+def tolerance_met(cell: Cell) -> str:
+    """ "4 of 5 seeds (paper: yes)"."""
+    if cell.met is None:
+        return MISSING
+    told = "" if cell.paper_met is None else f" (paper: {CHOSEN[cell.paper_met]})"
+    return f"{cell.met} of {len(cell.seeds)} seeds{told}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+# --- the summary ---
+
+
+def headline(report: PaperReport) -> str:
+    """What agrees, in one sentence."""
+    ran = [summary for summary in report.summaries if summary.ran]
+    cells, near = sum(s.ran for s in ran), {k: sum(s.near[k] for s in ran) for k in ("train", "test")}
+    if not ran:
+        return "No run here has the settings of a table of the paper."
+    total = sum(s.printed for s in ran)
+    names = listed(list(dict.fromkeys(DATASETS.get(s.task.dataset, s.task.dataset) for s in ran)))
+    which = f"All {total}" if cells == total else f"{cells} of {total}"
+    return (
+        f"{which} cells of {names} run again: training accuracy within 1 point of the paper's in "
+        f"{near['train']}, test accuracy within 1.5 points in {near['test']}."
+    )
+
+
+def summary_sentences(report: PaperReport) -> list[str]:
+    ran = [summary for summary in report.summaries if summary.ran]
+    said = [_feasible_sentence(summary) for summary in ran if summary.feasible]
+    compared, apart = sum(s.compared for s in ran), sum(s.apart for s in ran)
+    if compared:
+        said.append(
+            f"Of {compared} numbers with a spread, {apart} lie more than 2 standard errors "
+            "from the printed ones; with five seeds each, 5 to 10 % would if nothing differed."
+        )
+    audited, beyond = sum(s.audited for s in ran), sum(s.beyond for s in ran)
+    if audited:
+        said.append(
+            f"On test data, the worst group's excess gap was above what chance alone shows (95 % range) in "
+            f"{beyond} of {audited} runs."
+        )
+    return said
+
+
+def _feasible_sentence(summary: Summary) -> str:
+    parts = [f"{met} of {n} seeds at {sparsity(at)}" for at, met, n, _ in summary.feasible]
+    of_paper = [f"{sparsity(at)} {CHOSEN[p]}" for at, _, _, p in summary.feasible if p is not None]
+    told = f" (by its means, the paper: {', '.join(of_paper)})" if of_paper else ""
+    title = short_title(summary.task)
+    return f"{title}: CEAG kept every group within its tolerance in {listed(parts)}{told}."
+
+
+def made_with(made: MadeWith) -> list[str]:
+    """Facts, one a line."""
+    facts = [f"{made.runs:,} runs"]
+    if made.seconds is not None:
+        facts.append(f"{duration(made.seconds)} of computing")
+    if made.paper_seconds is not None:
+        facts.append(
+            f"{made.timed_alike} of them would take {duration(made.paper_seconds)} "
+            "at the paper's median times on an A100"
+        )
+    facts += [counted(made.devices)] if made.devices else []
+    facts += [f"{name} {counted(versions)}" for name, versions in made.versions.items()]
+    return [*facts, f"commit {counted(made.commits)}"] if made.commits else facts
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """The values there are; how many runs each, if they differ."""
+    if len(counts) == 1:
+        return visible(next(iter(counts)))
+    return ", ".join(f"{visible(value)} ({count})" for value, count in counts.items())

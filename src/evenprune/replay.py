@@ -1,0 +1,50 @@
+"""Run the same work again and again: plainly, or captured once as a CUDA graph and replayed.
+
+The work must touch the same tensors at every call and must not wait for the device. What it reads from Python
+(a learning rate, say) is frozen at the capture; `key` names it, and another key captures anew.
+"""
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+WARM_UP = 3  # plain calls before a capture: kernels are compiled and chosen, momenta come into being
+
+
+class Replay:
+    def __init__(self, work: Callable[[], None], *, device: torch.device, graph: bool) -> None:
+        self.work = work
+        self.graph = graph and device.type == "cuda"
+        self.calls = 0
+        self.key: Hashable = None
+        self.captured: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(device) if self.graph else None
+
+    def __call__(self, key: Hashable = ()) -> None:
+        """Do the work once."""
+        if not self.graph:
+            self.work()
+        elif self.calls < WARM_UP:
+            self._aside()
+        else:
+            if self.captured is None or key != self.key:
+                self._capture(key)
+            assert self.captured is not None
+            self.captured.replay()
+        self.calls += 1
+
+    def _aside(self) -> None:
+        """The work itself, on the stream that will capture it."""
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.work()
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _capture(self, key: Hashable) -> None:
+        pool = None if self.captured is None else self.captured.pool()
+        self.captured = None  # its memory is used again
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+            self.work()
+        self.captured, self.key = graph, key
