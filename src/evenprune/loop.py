@@ -126,7 +126,7 @@ def build(
         state=constraint.init(plan),
         totals=_no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
-        parts=Parts(*map(compiled if recipe.compile else _as_is, (forward, weigh, mask))),
+        parts=Parts(compiled(forward), weigh, compiled(mask)) if recipe.compile else Parts(forward, weigh, mask),
     )
     loop.replay = Replay(
         lambda: train_step(loop) if updates_within(loop) else forward_backward(loop),

@@ -1,6 +1,7 @@
 """Group by group: who paid on either split, what chance alone would show, accuracies beside the paper's."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,26 +119,39 @@ class GroupAccuracy:
 
 
 def group_accuracy(place: Place, split: str, results: Results, paper: Printed) -> GroupAccuracy | None:
-    """Groups are matched by place, for people name them in many ways; their numbers must be the same."""
+    """None where the paper prints none, or no run has them."""
     numbers = paper.group_accuracy.get((*place, split, "NFT"))
+    own = [run for run in results.runs if (run.task, run.sparsity) == place and is_printed(run, paper)]
+    if numbers is None or not own or len(numbers) > MOST_GROUPS_LISTED:
+        return None
     dense = dense_of(results, place[0])
-    if numbers is None or len(numbers) > MOST_GROUPS_LISTED:
-        return None
-    own = [r for r in results.runs if (r.task, r.sparsity) == place and is_printed(r, paper)]
-    if not own:
-        return None
+    values = {"Dense": [dense.group_accuracy[split]] if dense and split in dense.group_accuracy else []}
+    for cell in paper.cells[place]:
+        runs = one_per_seed(run for run in own if run.method == cell.method)
+        values[cell.method] = [run.group_accuracy[split] for run in runs if split in run.group_accuracy]
+    order = matched(dense.groups if dense else (), tuple(numbers))
     rows = []
-    for method in ("Dense", *(cell.method for cell in paper.cells[place])):
-        runs = one_per_seed(run for run in own if run.method == method)
-        values = [run.group_accuracy[split] for run in runs if split in run.group_accuracy]
-        if method == "Dense" and dense and split in dense.group_accuracy:
-            values = [dense.group_accuracy[split]]
-        of_paper = paper.group_accuracy.get((*place, split, method), {})
-        if values and all(len(v) == len(numbers) for v in values):
-            rows.append(
-                (method, tuple(map(figure, zip(*values, strict=True), [of_paper.get(g) for g in numbers])))
+    for method, of in values.items():
+        if of and all(len(row) == len(numbers) for row in of):
+            printed = paper.group_accuracy.get((*place, split, method), {})
+            figures = (
+                figure([row[at] for row in of], printed.get(g)) for g, at in zip(numbers, order, strict=True)
             )
+            rows.append((method, tuple(figures)))
     return GroupAccuracy(*place, split, tuple(numbers), tuple(rows)) if rows else None
+
+
+def matched(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
+    """Where the paper's groups stand among ours: by name ("W-M" is "White × male"), or else by order."""
+    names = {key: place for place, name in enumerate(ours) for key in (name.casefold(), _initials(name))}
+    found = [names.get(name.casefold()) for name in theirs]
+    by_name = [place for place in found if place is not None]
+    return by_name if len(set(by_name)) == len(theirs) else list(range(len(theirs)))
+
+
+def _initials(name: str) -> str:
+    parts = re.split(r"\s*[×,/]\s*", name.casefold())
+    return "-".join("".join(word[0] for word in re.findall(r"[^\W_]+", part)) for part in parts)
 
 
 def dense_of(results: Results, task: Task) -> Dense | None:

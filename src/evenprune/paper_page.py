@@ -14,6 +14,8 @@ from evenprune.paper_groups import GroupGaps, GroupTable
 from evenprune.paper_page_pictures import dense_models, multiplier_panels
 from evenprune.paper_results import Task
 
+BESIDE = 6  # columns up to which two tables stand beside each other
+
 
 def to_html(report: PaperReport) -> str:
     """Every table beside the paper's numbers; every name in it is data, never markup."""
@@ -104,8 +106,8 @@ def _table_2(report: PaperReport) -> str:
         return ""
     lead = (
         "Median seconds for one run, compilation and evaluations included, beside the paper's on an A100 for "
-        "CIFAR-100 at 95 %. A fleet trains many runs as one widened network: its time is divided by its "
-        "runs, and as it may mix methods, all of them share that time."
+        "CIFAR-100 at 95 % (an older GPU: not all of a ratio is the code's). A fleet trains many runs as one "
+        "widened network: its time is divided by its runs, and as it may mix methods, all of them share it."
     )
     parts = [f"<h3>{escaped(words.short_title(t.task))}</h3>{tables.runtime_table(t)}" for t in timed]
     return _section("table-2", "Table 2: wall-clock", lead, *parts)
@@ -137,15 +139,14 @@ def _further(report: PaperReport) -> str:
 def _group_accuracies(report: PaperReport) -> str:
     if not report.group_accuracies:
         return ""
-    lead = (
-        "Mean accuracy over seeds in percent, the paper's below it; shaded from 2 standard errors apart. Groups "
-        "are matched by their order."
-    )
+    lead = "Mean accuracy over seeds in percent, the paper's below it; shaded from 2 standard errors apart."
     parts = []
     for task in dict.fromkeys(table.task for table in report.group_accuracies):
-        own = [tables.group_accuracy_table(t) for t in report.group_accuracies if t.task == task]
+        own = [table for table in report.group_accuracies if table.task == task]
+        shape = "pair" if len(own[0].names) <= BESIDE else ""
+        drawn = "".join(map(tables.group_accuracy_table, own))
         title = escaped(words.task_title(task))
-        parts.append(f'<details><summary>{title}</summary><div class="pair">{"".join(own)}</div></details>')
+        parts.append(f'<details><summary>{title}</summary><div class="{shape}">{drawn}</div></details>')
     return _section("group-accuracy", "Accuracy by group", lead, *parts)
 
 

@@ -260,7 +260,7 @@ def _timings(times: Sequence[Timing]) -> str:
 
 
 def _timing(time: Timing) -> str:
-    ratio = "" if time.ratio is None else f" <em>{time.ratio:,.0f} × faster</em>"
+    ratio = "" if time.ratio is None else f" <em>{words.faster(time.ratio)}</em>"
     size = "" if time.fleet == 1 else f"fleet of {time.fleet}, "
     at = "several sparsities" if time.sparsity is None else words.sparsity(time.sparsity)
     runs = f"{time.runs} run{'s' if time.runs > 1 else ''}"

@@ -119,5 +119,5 @@ def _timings(times: Sequence[Timing]) -> str:
 
 
 def _timing(time: Timing) -> str:
-    ratio = "" if time.ratio is None else f" ({time.ratio:,.0f} ×)"
+    ratio = "" if time.ratio is None else f" ({words.faster(time.ratio)})"
     return f"{time.median:.1f}{'' if time.fleet == 1 else f' in {time.fleet}'}{ratio}"

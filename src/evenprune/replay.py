@@ -42,9 +42,8 @@ class Replay:
         torch.cuda.current_stream().wait_stream(self.stream)
 
     def _capture(self, key: Hashable) -> None:
-        pool = None if self.captured is None else self.captured.pool()
-        self.captured = None  # its memory is used again
+        self.captured = None  # gives its memory back
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+        with torch.cuda.graph(graph, stream=self.stream):
             self.work()
         self.captured, self.key = graph, key

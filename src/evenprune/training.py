@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -114,13 +114,24 @@ def fit(
         checkpoint.claim(home, whole)
         identity = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     fitted: list[Fitted] = []
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), _best_convolutions():
         fleets = _fleets(model, data, runs, recipe, device=place)
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             fitted += _fit_fleet(job)
     return fitted
+
+
+@contextlib.contextmanager
+def _best_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms once per layer and keep the fastest: shapes do not change here."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _classes(model: nn.Module, split: Split, device: torch.device) -> int:
