@@ -6,7 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALL := pyproject.toml constraints.txt
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench bench-gpu format clean
 
 demo: .venv/demo.stamp
 	@$(BIN)/python examples/demo.py
@@ -22,6 +22,9 @@ check: .venv/dev.stamp
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks
+
+bench-gpu: .venv/dev.stamp
+	$(BIN)/python -m benchmarks gpu
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .
@@ -41,6 +44,11 @@ clean:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP) -e ".[torch,report,demo,dev]"
 	@touch $@ .venv/demo.stamp
+
+# A gigabyte, so only where it is asked for: tests/test_grouped_conv.py skips without it.
+.venv/kernels.stamp: .venv/dev.stamp
+	@$(PIP) "triton>=3.2"
+	@touch $@
 
 # The path of a Chromium, or the reason why there is none (the page tests then skip, saying it).
 .venv/browser.txt: .venv/dev.stamp tests/get_browser.py

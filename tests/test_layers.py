@@ -17,7 +17,8 @@ LAYERS = [
     "spelling formats columns tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
-    "replay recipe augment grouped_conv wide_layers widening fleet checkpoint predict trackers",
+    "replay recipe augment conv_kernels grouped_conv wide_layers widening fleet checkpoint predict "
+    "importance fairgrape trackers",
     "loop element_wise history resume training",
     "models data",
     "experiment samples result pruning built_in model_file",

@@ -237,7 +237,7 @@ def test_apply_is_one_operation_in_place_without_a_wait() -> None:
     masks.prune_(model, 0.5)
     with RecordOps() as ops:
         masks.apply_(model)
-    assert ops.names == {"aten.mul_.Tensor"}
+    assert ops.names == {"aten._foreach_mul_.List"}
 
 
 def test_own_scores_decide() -> None:

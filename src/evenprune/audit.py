@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evenprune import evidence, limits, maximum, paired, verdict
 from evenprune.evidence import Demand, Evidence
-from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key
+from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key, notes_of
 from evenprune.intake import Answers, one_group, read
 from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
 from evenprune.verdict import Audit
@@ -88,7 +88,13 @@ def audit(
     data, problems = read(answers, groups)
     if problems or data is None or options.problems(measure):
         raise InputProblems(options.problems(measure) + problems)
-    return audit_tally(data, options)
+    return _with_notes(audit_tally(data, options), notes_of(groups))
+
+
+def _with_notes(found: Audit, notes: Sequence[str]) -> Audit:
+    """What was noted of the columns comes first: ranges that could not be had, groups that were merged."""
+    models = {name: _with_notes(one, notes) for name, one in found.models.items()}
+    return replace(found, notes=(*notes, *found.notes), models=models) if notes else found
 
 
 def audit_tally(data: Tally | Scores, options: Options) -> Audit:

@@ -1,11 +1,14 @@
 """Random changes of images [samples, channels, height, width], as pure functions of random numbers."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from evenprune.recipe import Augment
+from evenprune.tally import InputProblems
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,85 @@ class Crop:
         columns = corner[:, 1:] + torch.arange(width, device=inputs.device)  # [samples, width]
         sample = torch.arange(len(inputs), device=inputs.device).view(-1, 1, 1)
         return padded.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Brightness, contrast and saturation, each by a random factor of 1 − strength to 1 + strength.
+
+    They are changes of pixels in 0 … 1, while the network's inputs are normalised, (pixel − mean) / std: give
+    the `mean` and `std` of the data, and the inputs are turned into pixels, changed, kept within 0 … 1, and
+    turned back. As they stand, 0 and 1, they fit inputs that are not normalised. One or three channels.
+    """
+
+    brightness: float = 0.2
+    contrast: float = 0.2
+    saturation: float = 0.2
+    mean: tuple[float, ...] = (0.0,)  # one for all channels, or one each
+    std: tuple[float, ...] = (1.0,)
+    draws: int = 3
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {value}: it must be a number that is not negative, such as 0.2"
+            for name, value in zip(("brightness", "contrast", "saturation"), self._strengths, strict=True)
+            if not 0 <= value < math.inf
+        ]
+        if not (self.mean and self.std and all(value > 0 for value in self.std)):
+            problems.append(f"mean is {self.mean} and std is {self.std}: give both, std positive")
+        if problems:
+            raise InputProblems(problems)
+
+    @property
+    def _strengths(self) -> tuple[float, float, float]:
+        return self.brightness, self.contrast, self.saturation
+
+    def __call__(self, inputs: Tensor, uniform: Tensor) -> Tensor:
+        if inputs.ndim != 4 or inputs.shape[1] not in (1, 3):
+            raise ValueError(
+                f"Colour changes images [samples, 1 or 3 channels, height, width], not {list(inputs.shape)}."
+            )
+        if not {len(self.mean), len(self.std)} <= {1, inputs.shape[1]}:
+            raise ValueError(
+                f"Colour has a mean of {len(self.mean)} and a std of {len(self.std)} values for images of "
+                f"{inputs.shape[1]} channels."
+            )
+        if not any(self._strengths):
+            return inputs
+        mean, std = _per_channel(self.mean, inputs), _per_channel(self.std, inputs)
+        pixels = inputs * std + mean
+        for place, (strength, anchor) in enumerate(zip(self._strengths, ANCHORS, strict=True)):
+            if strength:
+                factor = _factor(uniform[:, place].to(pixels.dtype), strength)
+                pixels = torch.lerp(anchor(pixels), pixels, factor).clamp(0, 1)
+        return (pixels - mean) / std
+
+
+def _per_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """[channels, 1, 1], filled where the inputs are: nothing is copied from the host."""
+    return torch.stack([like.new_full((), value) for value in values]).view(-1, 1, 1)
+
+
+def _factor(uniform: Tensor, strength: float) -> Tensor:
+    """A factor per sample [samples, 1, 1, 1] in 1 − strength … 1 + strength, never negative."""
+    least = max(0.0, 1 - strength)
+    return (least + uniform * (1 + strength - least)).view(-1, 1, 1, 1)
+
+
+def _grey(pixels: Tensor) -> Tensor:
+    """What the eye sees of red, green and blue: 0.299 R + 0.587 G + 0.114 B. [samples, 1, height, width]"""
+    if pixels.shape[1] == 1:
+        return pixels
+    red, green, blue = pixels.unbind(1)
+    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
+
+
+# What brightness, contrast and saturation move away from: black, the image's mean grey, its grey version.
+ANCHORS: tuple[Callable[[Tensor], Tensor], ...] = (
+    torch.zeros_like,
+    lambda pixels: _grey(pixels).mean((1, 2, 3), keepdim=True),
+    _grey,
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import Literal
 
 import polars as pl
 
-from evenprune.formats import Table, listed, missing_columns, quoted
+from evenprune.formats import Table, missing_columns
+from evenprune.reading import listed, quoted
 from evenprune.spelling import Spelling, is_whole, plain_digits, repeated, spellings
 from evenprune.tally import MOST_MODELS
 

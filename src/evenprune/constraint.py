@@ -137,7 +137,7 @@ def _advance(
     report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
     kept = {name: _where_run(on, value, state[name]) for name, value in report.items()}
     new = {**state, **moved, **kept, "steps": steps}
-    weights = _weights(plan, new, batch)
+    weights = _weights(plan, new, batch, _sides(plan, psi, batch, losses))
     new["negative_weights"] = state["negative_weights"] + ((weights < 0) & on).sum(1)
     weights = plan.run.clip.pick(_clipped(weights), weights)
     return torch.where(on, weights, even), new
@@ -250,7 +250,19 @@ def _ascend(plan: Plan, state: State, psi: Tensor, counted: Tensor) -> tuple[Sta
     return new, torch.where(torch.isinf(worst), 0, worst)
 
 
-def _weights(plan: Plan, state: State, batch: Grouped) -> Tensor:
+def _sides(plan: Plan, psi: Tensor, batch: Grouped, losses: Tensor) -> Tensor:
+    """[runs, groups]: the excess gap whose sign an absolute value takes in the primal: d|ψ| = sign(ψ) dψ.
+
+    That of the estimate; or of the batch, whose surrogate |L_g - L| is what gets differentiated in the paper.
+    """
+    if not plan.run.by_batch.some:
+        return psi
+    seen = estimate.read_batch(batch, losses, plan.groups)
+    excess = seen.value - _mean(seen.value, seen.share)
+    return plan.run.by_batch.pick(excess[:, :-1], psi)
+
+
+def _weights(plan: Plan, state: State, batch: Grouped, sides: Tensor) -> Tensor:
     """w_i = (1 + c_mean)/B + c_g(i)/n_g(i), [runs, batch]; a missing label has c = 0.
 
     Rows that name a group outside the batch are left out: c_mean = -Σ c_g over the groups of the batch, which
@@ -259,7 +271,7 @@ def _weights(plan: Plan, state: State, batch: Grouped) -> Tensor:
     run, even = plan.run, 1 / batch.row.shape[1]
     pushed = torch.zeros_like(batch.row, dtype=plan.dtype)  # c_g(i)/n_g(i)
     if run.mean_rows.some:
-        pushed = _of_samples(_on_groups(plan, state), batch)
+        pushed = _of_samples(_on_groups(plan, state, sides), batch)
     on_mean = run.detached.pick(torch.zeros_like(pushed[:, :1]), -pushed.sum(1, keepdim=True))
     if run.extremes.some or run.pairs.some:
         pushed = pushed + _of_samples(
@@ -276,13 +288,13 @@ def _of_samples(on_group: Tensor, batch: Grouped) -> Tensor:
     )
 
 
-def _on_groups(plan: Plan, state: State) -> Tensor:
+def _on_groups(plan: Plan, state: State, sides: Tensor) -> Tensor:
     """c = Aᵀλ [runs, groups] of the rows e_g - mean."""
     on_group = state["multiplier"]
     if plan.run.absolute.some:
         # A gap that is zero but for rounding has no sign: it would differ from device to device.
         rounding = 32 * torch.finfo(plan.dtype).eps
-        side = torch.nn.functional.hardshrink(state["psi"], rounding).sign()
+        side = torch.nn.functional.hardshrink(sides, rounding).sign()
         on_group = plan.run.absolute.pick(on_group * side, on_group)
     return on_group - state["multiplier_down"] if plan.run.two_sided.some else on_group
 
@@ -320,5 +332,5 @@ def multipliers(plan: Plan, state: State) -> Tensor:
 
 def group_weights(plan: Plan, state: State) -> Tensor:
     """[runs, groups]: the net multiplier on each group's mean loss (for CEAG: λ itself)."""
-    net = _on_groups(plan, state) if plan.run.mean_rows.some else torch.zeros_like(state["psi"])
+    net = _on_groups(plan, state, state["psi"]) if plan.run.mean_rows.some else torch.zeros_like(state["psi"])
     return net + _on_pairs(plan, state, torch.ones_like(state["counted"]))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MOST_COMPARED = 512  # entries of a line; more are sorted
+
 
 @dataclass(frozen=True)
 class Grouped:
@@ -36,7 +38,18 @@ class Estimate:
 
 
 def rank_and_size(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """For each entry of each line: the number of equal entries before it, and in all. By sorting."""
+    """For each entry of each line: the number of equal entries before it, and in all."""
+    compare = keys.is_cuda and keys.shape[1] <= MOST_COMPARED  # on a CPU sorting is faster
+    return _by_comparing(keys) if compare else _by_sorting(keys)
+
+
+def _by_comparing(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Every entry with every other: few operations, which a compiler makes one."""
+    same = keys.unsqueeze(2) == keys.unsqueeze(1)  # [runs, batch, batch]
+    return same.tril(-1).sum(2), same.sum(2)
+
+
+def _by_sorting(keys: Tensor) -> tuple[Tensor, Tensor]:
     ordered, order = torch.sort(keys, dim=1, stable=True)
     first = torch.searchsorted(ordered, keys)  # [runs, batch] where the run of equal keys begins
     last = torch.searchsorted(ordered, keys, right=True)

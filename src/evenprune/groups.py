@@ -7,6 +7,7 @@ of two or more of them makes groups of its own, which overlap.
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.tally import Cell, FloatArray, IntArray
+from evenprune.tally import Cell, FloatArray, InputProblems, IntArray
 
 MISSING = "(missing)"
 MOST_ATTRIBUTES_FOR_EACH = 6  # 63 families of groups
+NAMED_IN_NOTES = 8  # merged groups that a note names one by one
+
+
+class Column(np.ndarray[Any, np.dtype[Any]]):
+    """Group names, one a sample, None where missing, and what a reader of an audit must know of them.
+
+    An array in every other respect: samples that are chosen from it keep the notes.
+    """
+
+    notes: tuple[str, ...]
+
+    @staticmethod
+    def of(names: Sequence[str | None] | NDArray[Any], notes: Sequence[str] = ()) -> "Column":
+        column = np.array(names, dtype=object).view(Column)
+        column.notes = tuple(notes)
+        return column
+
+    def __array_finalize__(self, origin: Any) -> None:
+        self.notes = getattr(origin, "notes", ())
+
+
+def notes_of(groups: Any) -> list[str]:
+    """What was noted of the columns, each note once."""
+    columns = [column for column in as_columns(groups).values() if isinstance(column, Column)]
+    return list(dict.fromkeys(note for column in columns for note in column.notes))
 
 
 def to_array(values: Any) -> NDArray[Any]:
     """A list, pandas, polars or torch column as a numpy array, without importing any of these packages."""
+    if isinstance(values, Column):
+        return values
     if hasattr(values, "detach"):  # a torch tensor, on any device
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
@@ -99,13 +127,13 @@ def cells_of(columns: Mapping[str, Any]) -> tuple[IntArray, tuple[Cell, ...]]:
 
 
 def natural_key(cell: Cell) -> list[tuple[Any, ...]]:
-    """Sorts "2" before "10", and missing values last."""
+    """Sorts "2" before "10", "under 18" before "18–29", and missing values last."""
 
     def parts(text: str) -> tuple[Any, ...]:
-        found = re.findall(r"\d+|\D+", text)
-        return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in found)
+        found = re.findall(r"^-\d+|\d+|\D+", re.sub(r"^under (?=-?\d)", "", text))
+        return tuple((0, int(p), "") if p.lstrip("-").isdecimal() else (1, 0, p) for p in found)
 
-    return [(value is None, parts(value or "")) for value in cell]
+    return [(value is None, parts(value or ""), value or "") for value in cell]
 
 
 def _names(parents: Sequence[dict[str, str | None]], *, with_attribute: bool) -> list[str]:
@@ -185,3 +213,207 @@ def as_columns(groups: Any) -> dict[str, Any]:
     if hasattr(groups, "columns") and hasattr(groups, "__getitem__"):  # a pandas or polars data frame
         return {str(name): groups[name] for name in groups.columns}
     return {"group": groups}
+
+
+# --- numbers to ranges ---
+
+
+def binned(
+    values: Any,
+    *,
+    edges: Sequence[float] | None = None,
+    quantiles: int | None = None,
+    unit: str = "",
+    whole: bool | None = None,
+) -> Column:
+    """Numbers as ranges with names: "under 18", "18–29", "30–44", "75 and over"; missing values stay missing.
+
+    `edges` are where ranges begin: a value that equals an edge lies above it. `quantiles` finds edges that
+    make this many ranges of about equal size. Whole numbers have ranges that name their last number (18–29),
+    others ranges that name the first beyond (0.5 to under 1); `whole` says which, where a part of the data
+    could look different. Give all samples at once; or splits one by one, with the same edges.
+    """
+    numbers, problems = _numbers(values)
+    problems += _bin_problems(edges, quantiles)
+    if problems:
+        raise InputProblems(problems)
+    notes = []
+    if edges is None:
+        edges = quantile_edges(numbers, quantiles or 1)
+        if quantiles is not None and len(edges) < quantiles - 1:
+            notes.append(
+                f"{quantiles} ranges of about equal size were asked for, and there are {len(edges) + 1}: "
+                "some values are so frequent that they fill more than one."
+            )
+    known = ~np.isnan(numbers)
+    if whole is None:
+        whole = _all_whole(numbers[np.isfinite(numbers)])
+    names = np.array(
+        _range_names([float(e) for e in edges], numbers[known], whole=whole, unit=unit), dtype=object
+    )
+    found = np.full(numbers.shape, None, dtype=object)
+    found[known] = names[np.searchsorted(np.asarray(edges, dtype=float), numbers[known], side="right")]
+    return Column.of(found, notes)
+
+
+def quantile_edges(values: Any, count: int) -> tuple[float, ...]:
+    """Where `count` ranges of about equal size begin, the first left out: fewer where values are frequent.
+
+    Of all numbers that change the sizes by a twentieth at the most, each edge is the roundest.
+    """
+    numbers, problems = _numbers(values)
+    problems += _bin_problems(None, count)
+    if problems:
+        raise InputProblems(problems)
+    known = np.sort(numbers[np.isfinite(numbers)])
+    if not known.size:
+        return ()
+    edges = {_quantile_edge(known, place / count, slack=0.05 / count) for place in range(1, count)}
+    return tuple(sorted(edge for edge in edges if edge > known[0]))  # a range below the smallest is empty
+
+
+def _quantile_edge(known: FloatArray, share: float, *, slack: float) -> float:
+    """The roundest number with about this share of the sorted values below it."""
+    size, whole = known.size, _all_whole(known)
+    at = min(math.ceil(size * share), size - 1)
+    first = min(math.ceil(size * (share - slack)), at)
+    last = min(max(math.floor(size * (share + slack)), at), size - 1)
+    low, middle, high = (float(known[place]) for place in (first, at, last))
+    if low < high:
+        return _roundest(low, high, near=middle, whole=whole)
+    below, up_to = np.searchsorted(known, middle, side="left"), np.searchsorted(known, middle, side="right")
+    if up_to == size or share - below / size <= up_to / size - share:
+        return middle
+    beyond = float(known[up_to])  # a frequent value: all of it is better below the edge than above
+    return _roundest(
+        math.floor(middle) + 1.0 if whole else math.nextafter(middle, math.inf),
+        beyond,
+        near=beyond,
+        whole=whole,
+    )
+
+
+def _numbers(values: Any) -> tuple[FloatArray, list[str]]:
+    """A column of numbers, or of texts that are numbers, NaN where missing; and what is wrong with it."""
+    array = to_array(values)
+    if array.ndim != 1:
+        return np.empty(0), [
+            f"the values to put into ranges have shape {list(array.shape)}: give one a sample"
+        ]
+    if array.dtype.kind in "biuf":
+        return array.astype(float), []
+    numbers, wrong = np.full(array.size, np.nan), []
+    for i, value in enumerate(array.tolist()):
+        try:
+            numbers[i] = np.nan if is_missing(value) else float(value)
+        except (TypeError, ValueError):
+            wrong.append((i, value))
+    if not wrong:
+        return numbers, []
+    first, value = wrong[0]
+    return numbers, [f"{len(wrong):,} values are no numbers; the first is {value!r} of sample {first:,}"]
+
+
+def _bin_problems(edges: Sequence[float] | None, quantiles: int | None) -> list[str]:
+    if (edges is None) == (quantiles is None):
+        return ["give either edges, such as [18, 30, 45], or quantiles, such as 4"]
+    if edges is None:
+        fits = isinstance(quantiles, int | np.integer) and quantiles >= 2
+        return [] if fits else [f"quantiles is {quantiles!r}: it must be a whole number, 2 or more"]
+    listed = [float(edge) for edge in edges]
+    rising = all(a < b for a, b in itertools.pairwise(listed))
+    if listed and rising and all(map(math.isfinite, listed)):
+        return []
+    return [f"edges is {list(edges)}: give one or more numbers, each larger than the one before"]
+
+
+def _all_whole(numbers: FloatArray) -> bool:
+    return bool((numbers == np.floor(numbers)).all())
+
+
+def _roundest(low: float, high: float, *, near: float, whole: bool) -> float:
+    """Of the numbers from low to high one with the fewest digits; of several, the one next to `near`."""
+    if low == high:
+        return near
+    top = min(math.ceil(math.log10(max(abs(low), abs(high)))), 308)
+    for power in range(top, 0 if whole else max(top - 17, -300), -1):
+        for step in (10.0**power, 5 * 10.0 ** (power - 1)):
+            first, last = math.ceil(low / step), math.floor(high / step)
+            if first <= last:
+                rounded = round(min(max(round(near / step), first), last) * step, 1 - power)
+                if low <= rounded <= high:
+                    return rounded
+    return near
+
+
+def _range_names(edges: Sequence[float], numbers: FloatArray, *, whole: bool, unit: str) -> list[str]:
+    """Names of the ranges below, between and above the edges."""
+    after = f" {unit}" if unit else ""
+    inclusive = whole and _all_whole(np.array(edges)) and all(abs(edge) < 2**53 for edge in edges)
+
+    def between(low: float, high: float) -> str:
+        if not inclusive:
+            return f"{_written(low)} to under {_written(high)}{after}"
+        last = high - 1
+        if last == low:
+            return f"{_written(low)}{after}"
+        return f"{_written(low)}{' to ' if low < 0 else '–'}{_written(last)}{after}"
+
+    if not edges:
+        if not numbers.size:
+            return [""]
+        low, high = float(numbers.min()), float(numbers.max())
+        return [f"{_written(low)}{'' if low == high else f' to {_written(high)}'}{after}"]
+    middle = [between(low, high) for low, high in itertools.pairwise(edges)]
+    return [f"under {_written(edges[0])}{after}", *middle, f"{_written(edges[-1])}{after} and over"]
+
+
+def _written(number: float) -> str:
+    """The shortest text that is this number and no other; no thousands separators, which would not sort."""
+    whole = number.is_integer() and abs(number) < 2**53
+    return str(int(number)) if whole else np.format_float_positional(number, trim="-")
+
+
+# --- small groups to one ---
+
+
+def merge_below(columns: Any, n: int, *, into: str = "other", training: Any = None) -> Column:
+    """The groups of one or more columns as one column, with groups of fewer than n samples as one group.
+
+    Of several columns the intersections are the groups, as in an audit: pass the result as the one column
+    of groups. A sample with a missing value stays missing. With `training`, the columns of the training data,
+    groups are counted there: so every split is merged alike, and groups that are not in it are merged too.
+    An audit of the result lists, in its notes, what was merged.
+    """
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise InputProblems([f"n is {n!r}: groups of fewer than how many samples are merged, such as 30?"])
+    columns = as_columns(columns)
+    cell, cells = cells_of(columns)
+    counted, places = (cell, cells) if training is None else cells_of(as_columns(training))
+    counts = dict(zip(places, np.bincount(counted, minlength=len(places)).tolist(), strict=True))
+    known = sorted({c for c in (*cells, *places) if None not in c}, key=natural_key)
+    name_of = dict(zip(known, group_cells(known, tuple(columns), each=False).names, strict=True))
+    sizes = {name_of[c]: counts.get(c, 0) for c in known if c in set(cells)}
+    small = {name: size for name, size in sizes.items() if size < n}
+    names = [None if c not in name_of else into if name_of[c] in small else name_of[c] for c in cells]
+    notes = [_merged_note(small, n, into, sizes, trained=training is not None)] if small else []
+    return Column.of(np.array(names, dtype=object)[cell], notes)
+
+
+def _merged_note(
+    small: Mapping[str, int], n: int, into: str, sizes: Mapping[str, int], *, trained: bool
+) -> str:
+    many, kind = f"{len(small):,} groups", "training samples" if trained else "samples"
+    named = ", ".join(f"{name} ({size:,})" for name, size in list(small.items())[:NAMED_IN_NOTES])
+    more = f" … and {len(small) - NAMED_IN_NOTES:,} more" if len(small) > NAMED_IN_NOTES else ""
+    before = sizes[into] if into in sizes and into not in small else 0
+    total = sum(small.values()) + before
+    sentences = [
+        f"{'One group has' if len(small) == 1 else f'{many} have'} fewer than {n:,} {kind}, "
+        f"and {'is' if len(small) == 1 else 'are'} merged into “{into}”: {named}{more}."
+    ]
+    if before:
+        sentences.append(f"“{into}” was there before, with {before:,}.")
+    if total < n:
+        sentences.append(f"“{into}” has {total:,} {kind} in all, still fewer than {n:,}.")
+    return " ".join(sentences)

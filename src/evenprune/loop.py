@@ -58,7 +58,10 @@ class Batch(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is not the autograd engine's or the optimizer's in a step: plain or compiled."""
+    """What is not the autograd engine's or the optimizer's in a step: plain or compiled.
+
+    The constraints stay plain: they are small, and a compiled sort of theirs kept ptxas busy for minutes.
+    """
 
     forward: Callable[["Loop"], Batch]
     weigh: Callable[["Loop", Batch], Tensor]
@@ -126,7 +129,9 @@ def build(
         state=constraint.init(plan),
         totals=_no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
-        parts=Parts(compiled(forward), weigh, compiled(mask)) if recipe.compile else Parts(forward, weigh, mask),
+        parts=Parts(compiled(forward), weigh, compiled(mask))
+        if recipe.compile
+        else Parts(forward, weigh, mask),
     )
     loop.replay = Replay(
         lambda: train_step(loop) if updates_within(loop) else forward_backward(loop),
@@ -178,9 +183,14 @@ def _empty_epoch(plan: Plan, recipe: Recipe, train: Split) -> Epoch:
         uniform=torch.zeros(runs, steps * recipe.batch_size, draws, device=device),
         place=torch.zeros((), dtype=torch.int64, device=device),
         active=torch.zeros((), dtype=torch.bool, device=device),
-        window=None if recipe.data_on_device else _empty_window(runs, recipe, train),
+        window=_empty_window(runs, recipe, train) if _stays(train) else None,
         trace=torch.zeros(runs, steps, rows, device=device) if recipe.trace else None,
     )
+
+
+def _stays(train: Split) -> bool:
+    """Whether the inputs are with the host while everything else is on the device."""
+    return train.inputs.device != train.labels.device
 
 
 def _empty_window(runs: int, recipe: Recipe, train: Split) -> Tensor:
@@ -319,10 +329,6 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
     return weights.to(losses.dtype)
 
 
-def _as_is(function: Callable[P, T]) -> Callable[P, T]:
-    return function
-
-
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
     """The function through torch.compile; plain, with a warning, if it cannot be compiled."""
     from torch._dynamo.exc import TorchDynamoException  # seconds to import, needed only here
@@ -335,7 +341,7 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
         except TorchDynamoException as error:
             log.warning(
                 "Training without torch.compile, which failed (%s). Recipe(compile=False) spares the try.",
-                str(error).strip().split("\n")[0],
+                " ".join(str(error).strip().split("\n")[:2]),
             )
             chosen[0] = function
             return function(*values, **named)

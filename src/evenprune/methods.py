@@ -26,6 +26,7 @@ class Primal(TypedDict, total=False):
     overall: Literal["micro", "macro"]
     negative: Literal["clip", "keep"]
     mean: Literal["lagrangian", "detached"]
+    side: Literal["estimate", "batch"]
     dual: Literal["sgd", "nupi"]
     kp: float
     ki: float
@@ -54,9 +55,13 @@ def el(*, dual_lr: float = EL_DUAL_LR, **more: Unpack[Primal]) -> Method:
 
 
 def el_rb(*, dual_lr: float = EL_DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:
-    """Equalized loss with replay buffers."""
-    values = Method(name="el_rb", measure="loss", against_dense=False, kind="absolute", **more)
-    return replace(values, dual_lr=dual_lr, k=k)
+    """Equalized loss with replay buffers, which move the multipliers.
+
+    The primal differentiates |L_g - L| of the batch, as in the paper; `side="estimate"` takes the sign of the
+    buffers' difference instead.
+    """
+    values = Method(name="el_rb", measure="loss", against_dense=False, kind="absolute", side="batch")
+    return replace(values, dual_lr=dual_lr, k=k, **more)
 
 
 def ceag(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more: Unpack[Options]) -> Method:

@@ -32,6 +32,7 @@ class Method:
     overall: Literal["micro", "macro"] = "micro"
     negative: Literal["clip", "keep"] = "clip"
     mean: Literal["lagrangian", "detached"] = "lagrangian"
+    side: Literal["estimate", "batch"] = "estimate"  # of kind="absolute": whose sign the primal takes
     dual: Literal["sgd", "nupi"] = "sgd"
     kp: float = 0.0
     ki: float = 1.0
@@ -64,6 +65,11 @@ class Method:
             (
                 self.dual == "nupi" or (self.kp, self.ki, self.nu) == (0, 1, 0),
                 "kp, ki and nu belong to dual='nupi'",
+            ),
+            (
+                self.side == "estimate"
+                or (self.kind, self.measure, self.against_dense) == ("absolute", "loss", False),
+                "side='batch' belongs to kind='absolute', measure='loss', against_dense=False",
             ),
             (
                 (self.keep == "best") == (self.keep_on is not None),
@@ -147,6 +153,7 @@ class PerRun:
     extremes: Switch
     pairs: Switch
     absolute: Switch
+    by_batch: Switch
     equal: Switch
 
     @classmethod
@@ -174,6 +181,7 @@ class PerRun:
             extremes=Switch.of([m.rows == "extremes" for m in methods]),
             pairs=Switch.of([m.rows == "pairs" for m in methods]),
             absolute=Switch.of([m.kind == "absolute" for m in methods]),
+            by_batch=Switch.of([m.side == "batch" for m in methods]),
             equal=Switch.of([m.kind == "equal" for m in methods]),
         )
 

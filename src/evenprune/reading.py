@@ -8,7 +8,8 @@ from pathlib import Path
 
 from evenprune.tally import InputProblems
 
-UNREADABLE: tuple[type[BaseException], ...] = (  # what damaged and foreign files raise; other errors are defects
+# What damaged and foreign files raise; other errors are defects of ours.
+UNREADABLE: tuple[type[BaseException], ...] = (
     OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 

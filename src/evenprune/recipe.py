@@ -112,7 +112,9 @@ class Recipe:
     channels_last: bool | None = None  # images lie pixel by pixel in memory
     compile: bool | None = None  # forward, constraints and backward go through torch.compile
     graph: bool | None = None  # a whole step is captured as a CUDA graph, and replayed
-    data_on_device: bool = True  # False: the inputs stay in the host's memory and follow in chunks
+    data_on_device: bool | None = (
+        None  # False: the inputs stay with the host and follow in chunks; None: if need be
+    )
     augment: Augment | None = None
     scope: Literal["layer", "global"] = "layer"
     pattern: tuple[int, int] | None = None  # (2, 4): two of every four weights stay
@@ -132,14 +134,19 @@ class Recipe:
     def on(self, device: torch.device) -> "Recipe":
         """The same recipe with nothing left open."""
         gpu = device.type == "cuda"
-        chosen = {name: gpu for name in ("channels_last", "compile", "graph") if getattr(self, name) is None}
-        precision = self.precision or ("bfloat16" if gpu else "float32")
-        return replace(self, precision=precision, **chosen)
+        return replace(
+            self,
+            precision=self.precision or ("bfloat16" if gpu else "float32"),
+            channels_last=gpu if self.channels_last is None else self.channels_last,
+            compile=gpu if self.compile is None else self.compile,
+            graph=gpu if self.graph is None else self.graph,
+        )
 
 
 def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:
     """Raise one error that lists every problem; warn of groups whose ring fills late."""
-    found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate)]
+    found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate, recipe)]
+    found += _late_problems(recipe, data.evaluate)
     splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
     groups = len(data.reference.names)
     for name, split in splits.items():
@@ -169,7 +176,13 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
         yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
 
 
-def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split]) -> Iterator[str]:
+def _late_problems(recipe: Recipe, evaluate: Mapping[str, Split]) -> Iterator[str]:
+    for name in recipe.only_at_end:
+        if name not in evaluate:
+            yield f'recipe.only_at_end names split "{name}", which is not evaluated at all.'
+
+
+def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Recipe) -> Iterator[str]:
     if not runs:
         yield "There are no runs; give at least one Run."
     twice = {str(run) for run in runs if runs.count(run) > 1}
@@ -183,6 +196,11 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split]) -> Iterato
             yield (
                 f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", '
                 f"which is not evaluated (evaluated: {splits}). Add the split or name another one."
+            )
+        elif run.method.keep_on in recipe.only_at_end:
+            yield (
+                f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", which '
+                "recipe.only_at_end evaluates after the last epoch only. Take it out of there."
             )
 
 

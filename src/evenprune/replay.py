@@ -18,7 +18,7 @@ class Replay:
         self.calls = 0
         self.key: Hashable = None
         self.captured: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device) if self.graph else None
+        self.stream = torch.cuda.Stream(device) if self.graph else None  # type: ignore[no-untyped-call]
 
     def __call__(self, key: Hashable = ()) -> None:
         """Do the work once."""

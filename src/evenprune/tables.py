@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from evenprune.columns import Columns, View, schema_problems, value_problems, view
-from evenprune.formats import listed, missing_columns, open_table, quoted, refused
+from evenprune.formats import missing_columns, open_table, refused
 from evenprune.groups import natural_key, text_of
+from evenprune.reading import listed, quoted
 from evenprune.tally import Cell, InputProblems, IntArray, Scores, Tally
 
 __all__ = ["Columns", "check", "read"]

@@ -41,13 +41,10 @@ from evenprune.trackers import Hook, MetricsFiles
 
 # What does not change the result: a resumed training may set these anew.
 FREE_TO_CHANGE = (
-    "checkpoint_epochs",
-    "checkpoint_steps",
-    "evaluate_batch",
-    "compile",
-    "graph",
-    "data_on_device",
+    *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
+    *("compile", "graph", "data_on_device"),
 )
+SHARE_FOR_DATA = 0.5  # of the device's free memory
 log = logging.getLogger("evenprune")
 
 
@@ -219,6 +216,8 @@ def _fit_fleet(job: Job) -> list[Fitted]:
     torch.manual_seed(seed_of("network", *(run.seed for run in job.runs)))
     saved = None if job.path is None else checkpoint.load(job.path)
     there = job.recipe.data_on_device
+    if there is None:
+        there = _fits(job)
     train = job.data.train.to(job.device, inputs=there)
     splits = {
         n: train if s is job.data.train else s.to(job.device, inputs=there)
@@ -242,6 +241,16 @@ def _fit_fleet(job: Job) -> list[Fitted]:
     if not memory.finished:
         _train(loop, memory, job, splits)
     return _results(loop, memory, job)
+
+
+def _fits(job: Job) -> bool:
+    """Whether the inputs of all splits have room on the device."""
+    if job.device.type != "cuda":
+        return True
+    inputs = {id(split.inputs): split.inputs for split in (job.data.train, *job.data.evaluate.values())}
+    wanted = sum(t.numel() * t.element_size() for t in inputs.values() if t.device != job.device)
+    free, _ = torch.cuda.mem_get_info(job.device)
+    return bool(wanted <= SHARE_FOR_DATA * free)
 
 
 def _measure_dense(job: Job, splits: Mapping[str, Split]) -> dict[str, DenseReference]:
@@ -304,7 +313,7 @@ def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers])
         keep_best(loop, memory.epoch, found)
     row = epoch_row(loop, memory.epoch) | {"splits": found}
     if loop.now.trace is not None and memory.epoch >= recipe.pruning_epochs:
-        memory.traces.append(loop.now.trace.cpu())
+        memory.traces.append(loop.now.trace.to("cpu", copy=True))
     _step_scheduler(loop, row)
     memory.history.append(row | {"seconds": time.perf_counter() - began})
     memory.epoch, memory.step = memory.epoch + 1, 0

@@ -76,13 +76,18 @@ class WideConv2d(nn.Conv2d):
     runs: int
 
     def forward(self, input: Tensor) -> Tensor:
-        plain = self.groups == self.runs and set(self.dilation) == {1} and self.padding_mode == "zeros"
-        square = len({*self.kernel_size}) == len({*self.stride}) == len({*self.padding}) == 1
-        if plain and square and grouped_conv.serves(input, self.weight, stride=self.stride, runs=self.runs):
-            half = input.to(grouped_conv.half_type(input))
-            stride, pad = self.stride[0], int(self.padding[0])
-            return grouped_conv.convolve(half, self.weight, self.bias, stride=stride, pad=pad, runs=self.runs)
-        return super().forward(input)
+        shape = self._shape()
+        if shape is None or not grouped_conv.serves(input, self.weight, shape):
+            return super().forward(input)
+        return grouped_conv.convolve(input.to(grouped_conv.half_type(input)), self.weight, self.bias, shape)
+
+    def _shape(self) -> grouped_conv.Shape | None:
+        """None unless it is as plain as the kernels want it."""
+        sides = [{*self.kernel_size}, {*self.stride}, {*self.padding}]
+        plain = self.groups == self.runs and {*self.dilation} == {1} and self.padding_mode == "zeros"
+        if not plain or isinstance(self.padding, str) or any(len(side) > 1 for side in sides):
+            return None
+        return grouped_conv.Shape(self.kernel_size[0], self.stride[0], int(self.padding[0]), self.runs)
 
 
 def _affine(bias: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
@@ -122,8 +127,9 @@ def widened(layer: nn.Module, runs: int) -> nn.Module:
     if isinstance(layer, nn.LayerNorm):
         return WideLayerNorm(layer, runs)
     wide = copy.deepcopy(layer)
-    if type(layer) is nn.Conv2d:
-        wide.__class__, wide.runs = WideConv2d, runs
+    if type(wide) is nn.Conv2d:
+        wide.__class__ = WideConv2d
+        wide.__dict__["runs"] = runs
     for attribute in _MULTIPLIED[type(layer)]:
         setattr(wide, attribute, getattr(layer, attribute) * runs)
     for name, parameter in layer.named_parameters():

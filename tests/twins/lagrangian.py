@@ -105,6 +105,8 @@ class Longhand:
                 return None
             excess = group_loss[group] - mean
             if self.method.kind == "absolute":
+                if self.method.side == "batch":
+                    return excess.abs()
                 return excess if self.psi[group] > 0 else -excess if self.psi[group] < 0 else 0 * excess
             return -excess if side == -1 else excess
         if pair[0] not in group_loss or pair[1] not in group_loss:

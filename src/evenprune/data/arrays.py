@@ -100,7 +100,7 @@ def _split_problems(path: str, names: Array) -> list[str]:
     ]
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = (getattr(error, "strerror", None) or str(error)).split("\n")[0]
     if "pickle" in text:
         return "it is no NPZ of numbers and texts (Python objects are never loaded)"

@@ -1,0 +1,110 @@
+"""Labels as people write them to class ids 0, 1, 2 …, and the names of the classes."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune.groups import is_missing, text_of, to_array
+from evenprune.reading import listed, quoted
+
+MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
+FEW_VALUES = 20  # so many are no problem, even if nearly every sample has one of its own
+SHOWN = 5  # examples in a message
+WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+
+
+def plain(values: Sequence[Any]) -> list[Any]:
+    """Values with None where one is missing; whole numbers as such, also where a file spells them as text."""
+    found = [None if is_missing(value) else value for value in to_array(values).tolist()]
+    given = [value for value in found if value is not None]
+    if given and all(isinstance(v, str) and WHOLE.fullmatch(v) for v in given):
+        return [None if value is None else int(value) for value in found]
+    if given and all(type(v) is int or (isinstance(v, float) and v.is_integer()) for v in given):
+        return [None if value is None else int(value) for value in found]
+    return found
+
+
+def column(values: Sequence[Any]) -> NDArray[Any]:
+    """An attribute as samples hold it: whole numbers (−1: missing), or texts (None: missing)."""
+    found = plain(values)
+    if found and all(type(value) is int for value in found):
+        return np.array(found, dtype=np.int64)
+    return np.array([text_of(value) for value in found], dtype=object)
+
+
+def too_many(what: str, values: Sequence[Any]) -> list[str]:
+    """The problem of a column that has nearly as many values as there are samples, or thousands."""
+    texts = list(dict.fromkeys(map(text_of, values)))
+    if len(texts) <= MOST_VALUES and len(texts) <= max(FEW_VALUES, len(values) / 2):
+        return []
+    return [
+        f"{what} holds {len(texts):,} different values on {len(values):,} samples, such as "
+        f"{listed(texts[:3])}: put numbers into ranges (bins), or name another column"
+    ]
+
+
+def numbered(
+    labels: Sequence[Any], names: Sequence[str], *, classes: Sequence[str] | None, known: Sequence[str] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...], list[str]]:
+    """Class ids [N], the names of the classes, and all that is wrong with the labels.
+
+    classes: what stands for 0, 1, … Without it, whole numbers stay as they are (`known`: their names), and
+    texts are numbered in sorted order. names: of the samples, for messages.
+    """
+    values = plain(labels)
+    given = [value for value in values if value is not None and not (known and value == -1)]
+    problems = _missing(values, names, known) + too_many("the label", given)
+    distinct = {text_of(value) or "" for value in given}
+    if len(distinct) == 1:
+        problems.append(
+            f"there is one class only: every label is {quoted(next(iter(distinct)))}; is it the right column?"
+        )
+    whole = bool(given) and all(type(value) is int for value in given)
+    if classes is not None:
+        ordered, more = _as_wished(distinct, classes)
+    elif whole:
+        ordered, more = _as_counted(set(given), known)
+    else:
+        ordered, more = tuple(sorted(distinct)), _fractions(given)
+    place = {name: number for number, name in enumerate(ordered)}
+    texts = [text_of(value) for value in values]
+    if whole and classes is None:
+        place = {str(number): number for number in range(len(ordered))}
+    ids = np.array([place.get(text or "", 0) for text in texts], dtype=np.int64)
+    return ids, ordered, problems + more
+
+
+def _missing(values: list[Any], names: Sequence[str], known: Sequence[str] | None) -> list[str]:
+    absent = [i for i, value in enumerate(values) if value is None or (known and value == -1)]
+    examples = listed([names[i] for i in absent], SHOWN)
+    return [f"{len(absent):,} of {len(values):,} samples have no label: {examples}"] if absent else []
+
+
+def _as_wished(distinct: set[str], classes: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    problems = []
+    if len(set(classes)) < len(classes):
+        problems.append(f"classes names one twice: {listed(list(classes))}")
+    strangers = sorted(distinct - set(classes))
+    if strangers:
+        problems.append(
+            f"there are labels {listed(strangers)}, which classes does not name: {listed(classes)}"
+        )
+    return tuple(classes), problems
+
+
+def _as_counted(distinct: set[int], known: Sequence[str] | None) -> tuple[tuple[str, ...], list[str]]:
+    least, most = min(distinct), max(distinct)
+    if least < 0 or most >= (len(known) if known else max(MOST_VALUES, 10 * len(distinct))):
+        what = f"the labels are whole numbers from {least:,} to {most:,}, {len(distinct):,} different ones"
+        return (), [f"{what}: class ids are 0, 1, 2 …; number them anew, or name them in order as classes"]
+    return tuple(known) if known else tuple(str(number) for number in range(most + 1)), []
+
+
+def _fractions(given: list[Any]) -> list[str]:
+    fractions = [value for value in given if isinstance(value, float) and not value.is_integer()]
+    if not fractions:
+        return []
+    return [f"the labels are fractions such as {listed(fractions[:3])}: a class is a name, or a whole number"]

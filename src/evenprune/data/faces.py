@@ -1,0 +1,143 @@
+"""What the two sets of faces, UTKFace and FairFace, have in common: tasks, names, images not enlarged."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune.data import image_decoding
+from evenprune.data.arrays import Samples
+from evenprune.data.image_pool import in_order, nothing_shown
+from evenprune.reading import quoted
+
+if TYPE_CHECKING:
+    from evenprune.recipe import Split
+
+Target = Literal["race", "gender"]
+Group = Literal["race", "gender", "race x gender"]
+TARGETS = ("race", "gender")
+GROUPS = ("race", "gender", "race x gender")
+Ids = NDArray[np.int64]
+Images = NDArray[np.uint8]  # [N, 3, side, side]
+
+# What the paper's code normalises both sets by: ImageNet's means and deviations of the channels.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the ids of a data set stand for."""
+
+    races: tuple[str, ...]
+    genders: tuple[str, ...]
+
+    def of(self, attribute: str) -> tuple[str, ...]:
+        """The names of an attribute's values, in the order of the paper's tables."""
+        both = tuple(f"{race} × {gender}" for race in self.races for gender in self.genders)
+        return {"race": self.races, "gender": self.genders, "race x gender": both}[attribute]
+
+
+@dataclass(frozen=True)
+class People:
+    """What is known of the people in some images. [N] each"""
+
+    race: Ids
+    gender: Ids
+    age: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.race)
+
+    def at(self, places: Ids) -> "People":
+        return People(self.race[places], self.gender[places], self.age[places])
+
+
+class Faces(dict[str, Samples]):
+    """Samples (images, labels, columns of groups) by split, and what their labels and groups are called."""
+
+    def __init__(self, splits: Mapping[str, Samples], *, names: Names, target: str, group: str) -> None:
+        super().__init__(splits)
+        self.classes = names.of(target)  # label i is called classes[i]
+        self.group = group  # the column of the task's groups: prune(…, groups=faces.group)
+        self.groups = names.of(group)  # their names, in the order of the paper's tables
+
+    def split(self, name: str) -> "Split":
+        """One split as fit() takes it: normalised, group i is groups[i]; shares memory with the images."""
+        import torch
+
+        from evenprune.recipe import Split
+
+        images, labels, columns = self[name]
+        place = {group: i for i, group in enumerate(self.groups)}
+        ids = np.array([place[group] for group in columns[self.group].tolist()], dtype=np.int64)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            inputs = torch.from_numpy(images)  # a read-only memory map, perhaps: nothing writes to it
+        return Split(
+            inputs=inputs,
+            labels=torch.from_numpy(labels),
+            groups=torch.from_numpy(ids),
+            mean=torch.tensor(MEAN),
+            std=torch.tensor(STD),
+        )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(labels):,} {name}" for name, (_, labels, _) in self.items())
+        return f"{sizes} images of {len(self.classes)} classes, {len(self.groups)} groups by {self.group}"
+
+
+def samples(images: Images, people: People, names: Names, target: str) -> Samples:
+    """The common form: images, labels, and all attributes as columns."""
+    ids = {"race": people.race, "gender": people.gender}
+    ids["race x gender"] = people.race * len(names.genders) + people.gender
+    columns: dict[str, NDArray[Any]] = {name: np.array(names.of(name))[own] for name, own in ids.items()}
+    columns["age"] = people.age
+    return images, ids[target].astype(np.int64), columns
+
+
+def task_problems(*, target: str, group: str, image_size: object) -> list[str]:
+    found = []
+    if target not in TARGETS:
+        found.append(f"target is {quoted(target)}: choose {' or '.join(map(repr, TARGETS))}")
+    if group not in GROUPS:
+        found.append(f"group is {quoted(group)}: choose one of {', '.join(map(repr, GROUPS))}")
+    whole = isinstance(image_size, int | np.integer) and not isinstance(image_size, bool)
+    if image_size is not None and not (whole and image_size >= 1):  # type: ignore[operator]  # it is whole
+        found.append(
+            f"image_size is {quoted(image_size)}: give a side in pixels, or None for images as they are"
+        )
+    return found
+
+
+def enlarged(image_size: int, stored: int, what: str) -> str:
+    """The refusal to enlarge images."""
+    return (
+        f"image_size is {image_size}, but {what} only {stored} pixels wide or high: enlarging adds no "
+        f"detail, and is not done. Give {stored} or less, or larger images"
+    )
+
+
+def too_small(paths: Sequence[Path], image_size: int) -> list[str]:
+    """The refusal to enlarge some of these files, told by their headers; unreadable ones are told later."""
+    image = image_decoding.pillow()
+
+    def shorter_side(place: int) -> int:
+        try:
+            with image.open(paths[place], formats=image_decoding.FORMATS) as opened:
+                return int(min(opened.size))
+        except Exception:  # whatever damaged files make a decoder raise
+            return image_size
+
+    with image_decoding.minding_bombs(image):
+        sides = np.fromiter(in_order(shorter_side, len(paths), nothing_shown), np.int64, len(paths))
+    small = np.flatnonzero(sides < image_size)
+    if not small.size:
+        return []
+    first = small[int(sides[small].argmin())]
+    many = f"{small.size:,} of {len(paths):,} images are smaller"
+    return [enlarged(image_size, int(sides[first]), f"{many}, and {quoted(str(paths[first]), 200)} is")]

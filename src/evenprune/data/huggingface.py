@@ -1,0 +1,221 @@
+"""Data sets of the package `datasets`, as objects or as folders that save_to_disk wrote, undecoded.
+
+Folders are read with polars: neither the package is needed, nor anything of it run. Nothing is fetched.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from evenprune import formats
+from evenprune.data import image_cache
+from evenprune.data.image_cache import Corrupt
+from evenprune.data.image_pool import Progress
+from evenprune.data.labelled import Inputs, Listing
+from evenprune.formats import Table, missing_columns
+from evenprune.reading import quoted
+from evenprune.tally import InputProblems
+
+WHOLE, ONE = "dataset_dict.json", "state.json"  # in a folder of several splits, in that of one
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split: its columns as lists, and its images as encoded bytes or as arrays."""
+
+    name: str
+    columns: dict[str, list[Any]]
+    classes: dict[str, list[str]]  # the names of the codes 0, 1, … of a column, where it has them
+    encoded: Callable[[int], bytes] | None = None
+    arrays: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether save_to_disk wrote this folder."""
+    return any((folder / name).is_file() for name in (WHOLE, ONE))
+
+
+def parts(data: Any, *, image: str, label: str, groups: Sequence[str]) -> list[Part]:
+    """The splits of a data set; one without a name if it has none."""
+    wanted = list(dict.fromkeys([image, label, *groups]))
+    if isinstance(data, str | Path):
+        return _saved(Path(data), wanted, image)
+    if not isinstance(data, Mapping):
+        return [_of_object("", data, wanted, image)]
+    return _together([partial(_of_object, str(name), part, wanted, image) for name, part in data.items()])
+
+
+def _together(makers: Sequence[Callable[[], Part]]) -> list[Part]:
+    found, problems = [], list[str]()
+    for make in makers:
+        try:
+            found.append(make())
+        except InputProblems as error:
+            problems += error.problems
+    if problems:
+        raise InputProblems(problems)
+    return found
+
+
+def listing(found: Sequence[Part], *, label: str, groups: Sequence[str]) -> Listing:
+    def joined(name: str) -> list[Any]:
+        return [value for part in found for value in _named(part, name)]
+
+    names = [
+        f"{part.name}[{row}]" if part.name else f"row {row}" for part in found for row in range(len(part))
+    ]
+    several = len(found) > 1 or bool(found[0].name)
+    return Listing(
+        where="the data set",
+        names=names,
+        labels=[value for part in found for value in part.columns[label]],
+        columns={name: joined(name) for name in groups},
+        splits=[part.name for part in found for _ in range(len(part))] if several else None,
+        classes=found[0].classes.get(label),
+    )
+
+
+def _named(part: Part, column: str) -> list[Any]:
+    """Codes as the names that the data set has for them; −1 stands for a missing one."""
+    names, values = part.classes.get(column), part.columns[column]
+    if names is None:
+        return values
+    return [None if code is None or not 0 <= code < len(names) else names[code] for code in values]
+
+
+def images(
+    found: Sequence[Part],
+    places: Sequence[int],
+    *,
+    size: int | None,
+    cache: Path | None,
+    corrupt: Corrupt,
+    progress: Progress | None,
+) -> Inputs:
+    """The images at these places of all splits in a row."""
+    rows = [(part, row) for part in found for row in range(len(part))]
+    if all(part.arrays is not None for part in found):
+        return _stacked(found, places, size)
+
+    def read(place: int) -> bytes:
+        part, row = rows[places[place]]
+        if part.encoded is None:
+            raise OSError("it is an array, others are image files")
+        return part.encoded(row)
+
+    names = [f"{rows[place][0].name or 'row'}[{rows[place][1]}]" for place in places]
+    decoded = image_cache.decode_encoded(
+        read, names, keys=names, size=size, cache=cache, corrupt=corrupt, progress=progress
+    )
+    return decoded.images, decoded.kept, decoded.skipped
+
+
+def _stacked(found: Sequence[Part], places: Sequence[int], size: int | None) -> Inputs:
+    arrays = [channels_first(part.arrays) for part in found if part.arrays is not None]
+    shapes = {array.shape[1:] for array in arrays} | ({(3, size, size)} if size else set())
+    if len(shapes) > 1:
+        shown = " and ".join(str(list(shape)) for shape in sorted(shapes))
+        raise InputProblems([f"the images are arrays of shape {shown}: arrays are taken as they are"])
+    return np.concatenate(arrays)[list(places)], np.arange(len(places)), []
+
+
+def channels_first(arrays: NDArray[Any]) -> NDArray[Any]:
+    """Bytes [N, h, w], [N, h, w, 1 or 3] as [N, 3, h, w]; what is so already, and other numbers, stay."""
+    if arrays.dtype != np.uint8 or arrays.ndim not in (3, 4):
+        return arrays
+    if arrays.ndim == 4 and arrays.shape[1] in (1, 3) and arrays.shape[3] not in (1, 3):
+        return arrays
+    grey = arrays.ndim == 3 or arrays.shape[3] == 1
+    seen = arrays.reshape(*arrays.shape[:3], -1).repeat(3, axis=3) if grey else arrays
+    return np.ascontiguousarray(seen.transpose(0, 3, 1, 2)) if seen.shape[3] == 3 else arrays
+
+
+# --- objects ---
+
+
+def _of_object(name: str, data: Any, wanted: Sequence[str], image: str) -> Part:
+    where = f"split {quoted(name)}" if name else "the data set"
+    if not (hasattr(data, "with_format") and hasattr(data, "features")):
+        raise InputProblems([f"{where} is a {type(data).__name__}; give a Dataset or a DatasetDict"])
+    if not hasattr(data, "__len__"):
+        raise InputProblems([f"{where} is streamed; load it without streaming=True"])
+    _refuse_missing(where, list(data.column_names), wanted)
+    table = data.select_columns(list(wanted)).with_format("arrow")[:]
+    classes = {c: list(data.features[c].names) for c in wanted if hasattr(data.features[c], "names")}
+    columns = {c: table[c].to_pylist() for c in wanted if c != image}
+    pictures = table[image]
+    if type(data.features[image]).__name__ == "Image":
+        return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row].as_py()))
+    return Part(name, columns, classes, arrays=np.asarray(data.with_format("numpy")[:][image]))
+
+
+def _refuse_missing(where: str, there: Sequence[str], wanted: Sequence[str]) -> None:
+    problems = missing_columns(Table(where, tuple(there), pl.LazyFrame()), wanted)
+    if problems:
+        raise InputProblems(problems)
+
+
+def _bytes(value: Any) -> bytes:
+    """An image as it is stored: its bytes, or the path of a local file."""
+    if isinstance(value, bytes):
+        return value
+    if value is None or (value.get("bytes") is None and not value.get("path")):
+        raise OSError("no image")
+    held = value.get("bytes")
+    return bytes(held) if held is not None else Path(value["path"]).read_bytes()
+
+
+# --- folders ---
+
+
+def _saved(folder: Path, wanted: Sequence[str], image: str) -> list[Part]:
+    where = quoted(str(folder), 300)
+    if not is_saved(folder):
+        raise InputProblems([f"{where} is no folder that save_to_disk of the package datasets wrote"])
+    if not (folder / WHOLE).is_file():
+        return [_saved_part("", folder, wanted, image)]
+    names = [str(name) for name in _said(folder / WHOLE, "splits", list)]
+    return _together([partial(_saved_part, name, folder / Path(name).name, wanted, image) for name in names])
+
+
+def _saved_part(name: str, folder: Path, wanted: Sequence[str], image: str) -> Part:
+    where = quoted(str(folder), 300)
+    features = _said(folder / "dataset_info.json", "features", dict)
+    files = [folder / Path(str(entry["filename"])).name for entry in _said(folder / ONE, "_data_files", list)]
+    _refuse_missing(where, list(features), wanted)
+    with formats.refused(where):
+        frame = pl.concat([pl.read_ipc_stream(file, columns=list(wanted)) for file in files])
+    classes = {c: list(features[c]["names"]) for c in wanted if features[c].get("_type") == "ClassLabel"}
+    columns = {c: frame[c].to_list() for c in wanted if c != image}
+    if features[image].get("_type") == "Image":
+        pictures = frame[image]
+        return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row]))
+    with formats.refused(f"column {quoted(image)} of {where}"):
+        return Part(name, columns, classes, arrays=_numbers(frame[image].to_list()))
+
+
+def _said(path: Path, key: str, kind: type) -> Any:
+    """What a JSON file says under a key."""
+    where = quoted(str(path), 300)
+    with formats.refused(where):
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or not isinstance(document.get(key), kind):
+            raise InputProblems([f"{where} does not say {quoted(key)}: it is none of the package datasets"])
+        return document[key]
+
+
+def _numbers(rows: list[Any]) -> NDArray[Any]:
+    """Nested lists as bytes where they are such, else as float32."""
+    array = np.asarray(rows)
+    byte = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
+    return array.astype(np.uint8 if byte else np.float32)

@@ -1,0 +1,267 @@
+"""Many encoded images to one array of bytes: decoded in parallel, and kept on disk if asked to.
+
+A cache is a folder. Each list of images, at each size, has a pair of files in it: `images-KEY.npy`, the
+pixels, memory-mapped when they are used again, and `images-KEY.json`, which says what was left out. KEY is a
+hash over the names (relative to the folder that they share), their order, every byte of every file, the size
+and VERSION. Any change of a file, a name or the list is noticed, and makes a new pair; another date, or the
+whole folder moved elsewhere, is no change. Not noticed: pixels in the cache that somebody changed without
+changing their number. Old pairs stay until somebody removes them; the folder may be deleted at any time.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune import atomic
+from evenprune.data import image_decoding
+from evenprune.data.image_decoding import Pixels, Unreadable
+from evenprune.data.image_pool import Progress, in_order, nothing_shown, shown
+from evenprune.reading import quoted
+from evenprune.tally import InputProblems
+
+Corrupt = Literal["refuse", "skip"]
+Images = NDArray[np.uint8]  # [N, 3, height, width]
+Read = Callable[[int], bytes]  # the encoded bytes of an image by its place; called from any thread
+Name = TypeVar("Name", Path, str)
+
+VERSION = 1  # of the files of a cache and of the way to decode
+MOST_SHOWN = 5  # examples in a message
+ABANDONED = 3600.0  # seconds without a change: whoever was writing this temporary file was killed
+
+
+@dataclass(frozen=True)
+class Decoded(Generic[Name]):
+    """The images that could be read, in the order given, and the others."""
+
+    images: Images  # a read-only memory map where they are cached
+    kept: NDArray[np.int64]  # [N] their places among those given
+    skipped: list[tuple[Name, str]]  # those left out, and why
+
+
+def decode(
+    paths: Sequence[Path],
+    *,
+    size: int | None,
+    cache: Path | None = None,
+    corrupt: Corrupt = "refuse",
+    progress: Progress | None = None,
+) -> Decoded[Path]:
+    """Image files as one array, each squeezed to size × size (bicubic); None: they must be of one size.
+
+    cache: folder that keeps the array (see above); made if absent. Without one, it is kept in memory alone.
+    corrupt: files that cannot be read are refused, all in one error; or skipped, and told in the result.
+    progress: told how many images of how many are done. Without one: a bar, where there is a terminal.
+    """
+    shared = os.path.commonpath([path.absolute().parent for path in paths]) if paths else ""
+    return decode_encoded(
+        lambda place: paths[place].read_bytes(),
+        paths,
+        keys=[os.path.relpath(path.absolute(), shared) for path in paths],
+        size=size,
+        cache=cache,
+        corrupt=corrupt,
+        progress=progress,
+    )
+
+
+def decode_encoded(
+    read: Read,
+    names: Sequence[Name],
+    *,
+    keys: Sequence[str],
+    size: int | None,
+    cache: Path | None = None,
+    corrupt: Corrupt = "refuse",
+    progress: Progress | None = None,
+) -> Decoded[Name]:
+    """The same for images that lie anywhere. `names` are for people, `keys` (as many) go into the hash."""
+    if size is not None and size < 1:
+        raise InputProblems([f"the size of the images is {size} pixels; it must be 1 or more"])
+    task = _Task(read, len(names), size, corrupt, progress)
+    found = _Found(len(names))
+    images = _into_memory(task, found) if cache is None else _cached(task, found, cache, keys)
+    problems = found.problems(names, corrupt)
+    if problems:
+        raise InputProblems(problems)
+    kept = np.array([i for i in range(len(names)) if i not in found.unread], dtype=np.int64)
+    return Decoded(images, kept, [(names[i], reason) for i, reason in sorted(found.unread.items())])
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Images to decode, and how."""
+
+    read: Read
+    count: int
+    size: int | None
+    corrupt: Corrupt
+    progress: Progress | None
+
+    def results(self) -> Iterator[Pixels | str]:
+        """The pixels of each image in order, or why there are none."""
+        image = image_decoding.pillow()
+
+        def one(place: int) -> Pixels | str:
+            try:
+                return image_decoding.pixels(self.read(place), self.size, image)
+            except OSError as error:
+                return error.strerror or str(error)
+            except Unreadable as error:
+                return str(error)
+
+        with shown("decoding images", self.progress) as heard, image_decoding.minding_bombs(image):
+            yield from in_order(one, self.count, heard)
+
+    def none(self) -> Images:
+        return np.empty((0, 3, self.size or 0, self.size or 0), np.uint8)
+
+
+@dataclass
+class _Found:
+    """What became of the images."""
+
+    count: int
+    unread: dict[int, str] = field(default_factory=dict)  # place -> why
+    sizes: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (width, height) -> places
+
+    def fitting(self, results: Iterator[Pixels | str]) -> Iterator[Pixels]:
+        """The images of the size of the first; all others are noted."""
+        for place, result in enumerate(results):
+            if isinstance(result, str):
+                self.unread[place] = result
+                continue
+            size = (result.shape[2], result.shape[1])
+            self.sizes.setdefault(size, []).append(place)
+            if size == next(iter(self.sizes)):
+                yield result
+
+    def refused(self, corrupt: Corrupt) -> bool:
+        unread = len(self.unread)
+        return len(self.sizes) > 1 or unread > (0 if corrupt == "refuse" else self.count - 1)
+
+    def problems(self, names: Sequence[Path] | Sequence[str], corrupt: Corrupt) -> list[str]:
+        if not self.refused(corrupt):
+            return []
+        problems = []
+        if len(self.unread) == self.count or (self.unread and corrupt == "refuse"):
+            told = [f"{_shown(names[i])} ({reason})" for i, reason in sorted(self.unread.items())]
+            skip = ', or leave them out with corrupt="skip" (--corrupt skip)' if corrupt == "refuse" else ""
+            problems.append(
+                f"{len(told):,} of {self.count:,} images cannot be read: {_first(told)}. Repair them{skip}"
+            )
+        if len(self.sizes) > 1:
+            common = sorted(self.sizes.items(), key=lambda item: -len(item[1]))
+            told = [f"{w}×{h} {len(at):,} times, as {_shown(names[at[0]])}" for (w, h), at in common]
+            problems.append(
+                f"the images have {len(told):,} different sizes: {_first(told, '; ')}. Give one that all are "
+                "brought to, such as image_size=64 (--image-size 64)"
+            )
+        return problems
+
+
+def _shown(name: Path | str) -> str:
+    return quoted(str(name), 200)
+
+
+def _first(texts: Sequence[str], between: str = ", ") -> str:
+    more = len(texts) - MOST_SHOWN
+    return between.join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
+
+
+def _into_memory(task: _Task, found: _Found) -> Images:
+    images, filled = task.none(), 0
+    for filled, pixels in enumerate(found.fitting(task.results()), start=1):
+        images = np.empty((task.count, *pixels.shape), np.uint8) if filled == 1 else images
+        images[filled - 1] = pixels
+    return images[:filled]
+
+
+# --- the files of a cache ---
+
+
+def _key(read: Read, keys: Sequence[str], size: int | None) -> str:
+    """Changes with any byte of any image, with the names, their order, the size and the version."""
+
+    def of_one(place: int) -> bytes:
+        try:
+            return hashlib.blake2b(read(place), digest_size=32).digest()
+        except OSError:
+            return b"unread"
+
+    whole = hashlib.blake2b(json.dumps([VERSION, size, len(keys)]).encode(), digest_size=16)
+    for key, content in zip(keys, in_order(of_one, len(keys), nothing_shown), strict=True):
+        name = key.replace(os.sep, "/").encode("utf-8", "surrogateescape")
+        whole.update(len(name).to_bytes(4, "little") + name + content)
+    return whole.hexdigest()
+
+
+def _cached(task: _Task, found: _Found, folder: Path, keys: Sequence[str]) -> Images:
+    """The images of the cache; made first where they are not there, but not if they are to be refused."""
+    path = folder / f"images-{_key(task.read, keys, task.size)}.npy"
+    images = _opened(path, found)
+    if images is not None:
+        return images
+    _made_ready(folder)
+    with contextlib.suppress(_NotToBeKept), atomic.replace(path) as file:
+        _write(file, found.fitting(task.results()), most=task.count)
+        if not found.sizes or found.refused(task.corrupt):
+            raise _NotToBeKept
+        left_out = {str(place): reason for place, reason in found.unread.items()}
+        record = {"version": VERSION, "given": task.count, "size": task.size, "left out": left_out}
+        atomic.write_text(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+    images = _opened(path, found)
+    return task.none() if images is None else images
+
+
+class _NotToBeKept(Exception):
+    """Takes back the file that was being written."""
+
+
+def _write(file: BinaryIO, images: Iterator[Pixels], *, most: int) -> None:
+    """A .npy whose number of images is put right at the end: its header has room for any number."""
+    shape, count = (0, 0, 0), 0
+    for count, pixels in enumerate(images, start=1):
+        if count == 1:
+            shape = pixels.shape
+            _write_header(file, (most, *shape))
+        file.write(pixels.data)
+    if count:
+        file.seek(0)
+        _write_header(file, (count, *shape))
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+
+
+def _opened(path: Path, found: _Found) -> Images | None:
+    """The images of a pair of files that is whole, and into `found` what was left out; else None."""
+    try:
+        record: Any = json.loads(path.with_suffix(".json").read_bytes())
+        unread = {int(place): str(reason) for place, reason in record["left out"].items()}
+        images: Images = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    whole = isinstance(images, np.memmap) and images.dtype == np.uint8 and images.ndim == 4
+    if not whole or len(images) != found.count - len(unread):
+        return None
+    found.unread |= unread
+    return images
+
+
+def _made_ready(folder: Path) -> None:
+    """The folder, without the unfinished files of killed processes; those in use changed a moment ago."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(".evenprune-*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()

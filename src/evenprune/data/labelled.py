@@ -1,0 +1,161 @@
+"""Samples listed with labels and attributes to the splits that prune() takes; every problem at once."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune.data.arrays import SPLITS, Samples
+from evenprune.data.class_labels import SHOWN, column, numbered, plain, too_many
+from evenprune.groups import text_of
+from evenprune.reading import listed, quoted
+from evenprune.tally import InputProblems
+
+# What reading gives: inputs [N, …], the places of those that were read, the names of the others and why.
+Inputs = tuple[NDArray[Any], NDArray[np.int64], list[tuple[str, str]]]
+
+WORDS = {  # how people call the splits
+    "train": "train", "training": "train", "test": "test", "testing": "test",
+    "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is known of the samples before they are read; lists have one entry per sample."""
+
+    where: str  # for messages
+    names: Sequence[str]  # all different; a split that is drawn goes by them
+    labels: Sequence[Any] | None  # None: there is no such column, which is a problem already
+    columns: dict[str, Sequence[Any]] = field(default_factory=dict)  # attributes
+    splits: Sequence[Any] | None = None  # None: they are drawn
+    classes: Sequence[str] | None = None  # names of the labels 0, 1, …, where the data itself has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What stands for 0, 1, … where the user says so, and how a split is drawn where the data has none."""
+
+    classes: Sequence[str] | None = None
+    test_share: float = 0.2
+    seed: int = 0
+
+    def problems(self) -> list[str]:
+        fine = 0 < self.test_share < 1
+        return [] if fine else [f"test_share is {self.test_share}: it must lie between 0 and 1, such as 0.2"]
+
+
+class Loaded(dict[str, Samples]):
+    """Splits by name, as prune(model, **loaded) takes them, and what else is known of the data."""
+
+    def __init__(
+        self,
+        splits: dict[str, Samples],
+        *,
+        classes: Sequence[str],
+        counted: bool,
+        skipped: list[tuple[str, str]],
+    ) -> None:
+        super().__init__(splits)
+        self.classes = tuple(classes)  # names of the labels 0, 1, …
+        self.counted = counted  # the labels were texts, and the order of the classes is that of the alphabet
+        self.skipped = skipped  # images that could not be read and were left out, and why
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(labels):,} {name}" for name, (_, labels, _) in self.items())
+        left = f", {len(self.skipped):,} left out" if self.skipped else ""
+        return f"{sizes} samples of {len(self.classes):,} classes{left}"
+
+
+def assemble(
+    listing: Listing, read: Callable[[list[int]], Inputs], wishes: Wishes, problems: Sequence[str] = ()
+) -> Loaded:
+    """The samples, split by split; or one error with `problems` and all that is wrong besides.
+
+    read(places) reads the inputs in that order, so that each split is one piece of them.
+    """
+    if not listing.names:
+        raise InputProblems([*problems, f"{listing.where} holds no samples"])
+    labels, classes, wrong = _labels(listing, wishes)
+    found = [*problems, *wishes.problems(), *wrong]
+    for name, values in listing.columns.items():
+        found += too_many(f"group column {quoted(name)}", values)
+    splits, wrong = _splits(listing, labels, wishes)
+    found += wrong + _empty(listing.where, np.array(splits, dtype=object))
+    order = sorted(range(len(splits)), key=lambda place: SPLITS.index(splits[place]))
+    try:
+        inputs, kept, skipped = read(order)
+    except InputProblems as error:
+        raise InputProblems(found + error.problems) from None
+    places = np.array(order, dtype=np.int64)[kept]  # [N] in the listing
+    split = np.array(splits, dtype=object)[places]
+    found += [] if found else _empty(listing.where, split, skipped=len(skipped))
+    if found:
+        raise InputProblems(found)
+    columns = {name: column(values) for name, values in listing.columns.items()}
+    pieces = {name: _piece(split == name) for name in SPLITS if bool((split == name).any())}
+    loaded = {
+        name: (inputs[piece], labels[places[piece]], {a: v[places[piece]] for a, v in columns.items()})
+        for name, piece in pieces.items()
+    }
+    texts = any(isinstance(value, str) for value in plain(listing.labels or []))
+    return Loaded(loaded, classes=classes, counted=texts and wishes.classes is None, skipped=skipped)
+
+
+def _labels(listing: Listing, wishes: Wishes) -> tuple[NDArray[np.int64], tuple[str, ...], list[str]]:
+    if listing.labels is None:
+        return np.zeros(len(listing.names), dtype=np.int64), (), []
+    return numbered(listing.labels, listing.names, classes=wishes.classes, known=listing.classes)
+
+
+def _piece(mine: NDArray[np.bool_]) -> slice:
+    """Neighbours as a slice: of a memory map, a view and not a copy."""
+    at = np.flatnonzero(mine)
+    return slice(int(at[0]), int(at[-1]) + 1)
+
+
+# --- splits ---
+
+
+def _splits(listing: Listing, labels: NDArray[np.int64], wishes: Wishes) -> tuple[list[str], list[str]]:
+    """The split of each sample, and what is wrong; where something is, "train" stands for the unknown."""
+    if listing.splits is None:
+        share = wishes.test_share if 0 < wishes.test_share < 1 else 0.5
+        return drawn(listing.names, labels, share, wishes.seed), []
+    said = [text_of(value) for value in listing.splits]
+    words = [None if text is None else WORDS.get(text.strip().lower()) for text in said]
+    unknown = sorted(
+        {text for text, word in zip(said, words, strict=True) if text is not None and word is None}
+    )
+    absent = [name for name, text in zip(listing.names, said, strict=True) if text is None]
+    problems = [f"{len(absent):,} samples have no split: {listed(absent, SHOWN)}"] if absent else []
+    if unknown:
+        problems.append(f"{listing.where}: split holds {listed(unknown)}, but knows {listed(SPLITS)} only")
+    return [word or "train" for word in words], problems
+
+
+def drawn(names: Sequence[str], labels: NDArray[np.int64], share: float, seed: int) -> list[str]:
+    """`share` of each class to test, the rest to train: the same at every call, whatever the order."""
+
+    def lot(place: int) -> bytes:
+        return hashlib.blake2b(f"{seed} {names[place]}".encode("utf-8", "surrogateescape")).digest()
+
+    splits = ["train"] * len(names)
+    for label in np.unique(labels).tolist():
+        mine = sorted(np.flatnonzero(labels == label).tolist(), key=lot)
+        held_out = min(max(1, round(share * len(mine))), len(mine) - 1)  # a single sample is trained on
+        for place in mine[:held_out]:
+            splits[place] = "test"
+    return splits
+
+
+def _empty(where: str, split: NDArray[Any], *, skipped: int = 0) -> list[str]:
+    left = f", after {skipped:,} that cannot be read were left out" if skipped else ""
+    return [
+        f"{where}: there is no sample in split {name!r}{left}"
+        for name in ("train", "test")
+        if not bool((split == name).any())
+    ]

@@ -1,0 +1,143 @@
+"""What every weight means to every group: I_g(w) = Σ over mini-batches of (|w| · |∂L_g/∂w|)².
+
+L_g is the mean cross-entropy of the group's samples in the mini-batch (Lin et al. 2022); a mini-batch without
+them adds nothing to I_g, and samples without a group (−1) are left out.
+
+The model is in evaluation mode, where the samples of a batch do not see each other. So a mini-batch is cut by
+group, and each sample goes forward once and backward once, however many groups there are: the cost of one
+training step a batch, against one forward and G backwards where the batch stays whole. Nothing of the model,
+its statistics included, is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from evenprune import fleet
+from evenprune.masks import Masks
+from evenprune.predict import Precision, autocast, cross_entropies, evaluating
+from evenprune.recipe import Split
+
+Batch = tuple[Tensor, Tensor, Tensor]  # network inputs [batch, …], labels [batch], group ids [batch]
+Importance = dict[str, Tensor]  # by parameter name: [runs, groups, *shape in one run], float64
+
+
+@dataclass(frozen=True)
+class MiniBatches:
+    """Mini-batches of a split in a fixed shuffled order: the same at every pass, and for every run.
+
+    An incomplete last batch is left out, unless it is the only one. `count` cuts the pass short.
+    """
+
+    split: Split
+    size: int
+    count: int | None = None
+
+    def __len__(self) -> int:
+        whole = max(len(self.split) // self.size, min(len(self.split), 1))
+        return whole if self.count is None else min(whole, self.count)
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = torch.randperm(len(self.split), generator=torch.Generator().manual_seed(0))
+        for index in torch.split(order.to(self.split.labels.device), self.size)[: len(self)]:
+            yield self.split.at(index), self.split.labels[index], self.split.groups[index]
+
+
+def group_importance(
+    model: nn.Module,
+    masks: Masks,
+    batches: Iterable[Batch],
+    *,
+    groups: int,
+    precision: Precision = "float32",
+) -> Importance:
+    """I_g(w) of every prunable weight, for a plain model or for all runs of a fleet at once.
+
+    `masks` says what is prunable. Pruned weights are zero, and so is their importance.
+    """
+    network = model if isinstance(model, fleet.Fleet | fleet.Single) else fleet.single(model)
+    weights = _weights(network, masks)
+    importance = {
+        layer.name: weight.new_zeros((network.runs, groups, *layer.shape), dtype=torch.float64)
+        for layer, weight in zip(masks.layers, weights, strict=True)
+    }
+    seen = 0
+    with evaluating(network), torch.enable_grad():
+        for inputs, labels, ids in batches:
+            _refuse_unknown(ids, groups)
+            seen += 1
+            for group in torch.unique(ids[ids >= 0]).tolist():
+                own = ids == group
+                losses = _mean_losses(network, inputs[own], labels[own], weights[0].device, precision)
+                _add_squares(importance, group, masks, weights, _gradients(losses, weights))
+    if not seen:
+        raise ValueError("There are no batches: importance cannot be measured on an empty data set.")
+    _refuse_infinite(importance)
+    return importance
+
+
+def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:
+    parameters = dict(network.named_parameters())
+    names = [layer.name for layer in masks.layers]
+    absent = [name for name in names if name not in parameters]
+    frozen = [name for name in names if name in parameters and not parameters[name].requires_grad]
+    problems = [f"there are no parameters {absent[:3]} ({len(absent)} in all)"] if absent else []
+    problems += [f"{frozen[:3]} ({len(frozen)} in all) are frozen: no gradient"] if frozen else []
+    if problems:
+        raise ValueError(
+            f"{type(network).__name__}: {'; '.join(problems)}. Pass the model that the masks were made for, "
+            "without a wrapper around it; leave frozen layers out with Masks.of(…, exclude=…)."
+        )
+    return [parameters[name] for name in names]
+
+
+def _mean_losses(
+    network: fleet.Fleet | fleet.Single,
+    inputs: Tensor,
+    labels: Tensor,
+    device: torch.device,
+    precision: Precision,
+) -> Tensor:
+    """L_g of each run. [runs]"""
+    runs, inputs, labels = network.runs, inputs.to(device), labels.to(device)
+    with autocast(device, precision):
+        logits = network(inputs.expand(runs, *inputs.shape))  # [runs, batch, classes]
+    return cross_entropies(logits, labels.expand(runs, -1)).mean(1)
+
+
+def _gradients(losses: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """∂L_g/∂w of all runs: no weight of one run is in the loss of another."""
+    return torch.autograd.grad(losses.sum(), weights, allow_unused=True, materialize_grads=True)
+
+
+@torch.no_grad()
+def _add_squares(
+    importance: Importance,
+    group: int,
+    masks: Masks,
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+) -> None:
+    """I_g += (|w| · |∂L_g/∂w|)², in float64: the square of a float32 may vanish in float32."""
+    for layer, weight, gradient in zip(masks.layers, weights, gradients, strict=True):
+        product = (weight * gradient).reshape(masks.runs, *layer.shape).double()
+        importance[layer.name][:, group].addcmul_(product, product)
+
+
+def _refuse_unknown(ids: Tensor, groups: int) -> None:
+    outside = torch.unique(ids[(ids < -1) | (ids >= groups)]).tolist()
+    if outside:
+        raise ValueError(f"Group ids {outside[:5]} are outside −1 … {groups - 1} ({groups} groups).")
+
+
+def _refuse_infinite(importance: Importance) -> None:
+    broken = [name for name, values in importance.items() if not bool(values.isfinite().all())]
+    if broken:
+        raise ValueError(
+            f"The importances of {broken[:3]} ({len(broken)} in all) are not finite: the model has diverged, "
+            "or an input is not a number. Check the loss of the model on these batches."
+        )

@@ -1,0 +1,228 @@
+"""Random changes of images: pure functions of the draws, per sample, the same in a fleet and alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from evenprune import methods
+from evenprune.augment import Both, Colour, Crop, Flip
+from evenprune.checkpoint import describe
+from evenprune.loop import augment_draws
+from evenprune.recipe import Augment, Run, Split
+from evenprune.tally import InputProblems
+from evenprune.training import fit
+from tests.training_cases import data_for, images, network, recipe, trained
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ALL: list[Augment] = [
+    Flip(),
+    Crop(2),
+    Colour(),
+    Colour(mean=MEAN, std=STD),
+    Both(Flip(), Both(Crop(1), Colour(0.5, 0.5, 0.5, MEAN, STD))),
+]
+
+
+def pixels(samples: int = 6, *, channels: int = 3, side: int = 5, seed: int = 0) -> Tensor:
+    return torch.rand(samples, channels, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def normalised(inputs: Tensor) -> Tensor:
+    return (inputs - torch.tensor(MEAN).view(-1, 1, 1)) / torch.tensor(STD).view(-1, 1, 1)
+
+
+def draws(samples: int, count: int, *, seed: int = 1) -> Tensor:
+    return torch.rand(samples, count, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("augment", ALL, ids=str)
+def test_a_sample_changes_by_its_own_draws_alone(augment: Augment) -> None:
+    inputs, uniform = pixels(), draws(6, augment.draws)
+    together = augment(inputs, uniform)
+    assert together.shape == inputs.shape
+    assert torch.equal(together, augment(inputs.clone(), uniform.clone()))
+    for i in range(6):
+        assert torch.equal(together[i : i + 1], augment(inputs[i : i + 1], uniform[i : i + 1]))
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    assert torch.equal(together[order], augment(inputs[order], uniform[order]))
+
+
+@pytest.mark.parametrize("augment", ALL, ids=str)
+def test_inputs_are_not_written_to(augment: Augment) -> None:
+    inputs, uniform = pixels(), draws(6, augment.draws)
+    kept = inputs.clone(), uniform.clone()
+    augment(inputs, uniform)
+    assert torch.equal(inputs, kept[0])
+    assert torch.equal(uniform, kept[1])
+
+
+def test_flip_mirrors_half_and_crop_shifts_by_whole_pixels() -> None:
+    inputs = pixels(2)
+    flipped = Flip()(inputs, torch.tensor([[0.1], [0.9]]))
+    assert torch.equal(flipped[0], inputs[0].flip(-1))
+    assert torch.equal(flipped[1], inputs[1])
+    shifted = Crop(1)(inputs, torch.tensor([[0.5, 0.5], [0.0, 0.99]]))
+    assert torch.equal(shifted[0], inputs[0])
+    assert torch.equal(shifted[1, :, 1:, :-1], inputs[1, :, :-1, 1:])
+    assert not shifted[1, :, 0].any()
+
+
+# --- colour ---
+
+
+def plain_colour(image: Tensor, factors: list[float]) -> Tensor:
+    """One image [3, height, width] in 0 … 1, written out: brightness, then contrast, then saturation."""
+    brightness, contrast, saturation = factors
+    image = (image * brightness).clamp(0, 1)
+    weights = torch.tensor([0.299, 0.587, 0.114], dtype=image.dtype)
+    middle = sum(weights[c] * image[c] for c in range(3)).mean()
+    image = (contrast * image + (1 - contrast) * middle).clamp(0, 1)
+    grey = sum(weights[c] * image[c] for c in range(3))
+    return torch.stack([(saturation * image[c] + (1 - saturation) * grey).clamp(0, 1) for c in range(3)])
+
+
+def test_colour_equals_the_plain_formula_on_pixels_and_on_normalised_inputs() -> None:
+    inputs, uniform, strengths = pixels(), draws(6, 3), (0.3, 0.6, 1.5)
+    expected = []
+    for image, own in zip(inputs, uniform, strict=True):
+        factors = [
+            max(0.0, 1 - s) + float(u) * (1 + s - max(0.0, 1 - s))
+            for s, u in zip(strengths, own, strict=True)
+        ]
+        expected.append(plain_colour(image.double(), factors))
+    truth = torch.stack(expected).float()
+    torch.testing.assert_close(Colour(*strengths)(inputs, uniform), truth, rtol=0, atol=1e-6)
+    changed = Colour(*strengths, mean=MEAN, std=STD)(normalised(inputs), uniform)
+    torch.testing.assert_close(changed, normalised(truth), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("colour", [Colour(0, 0, 0), Colour(0, 0, 0, MEAN, STD)], ids=str)
+def test_no_strength_changes_nothing(colour: Colour) -> None:
+    inputs = normalised(pixels())
+    assert torch.equal(colour(inputs, draws(6, 3)), inputs)
+
+
+def test_draws_of_one_half_are_the_factor_one() -> None:
+    inputs = pixels()
+    unchanged = Colour(0.4, 0.4, 0.4)(inputs, torch.full((6, 3), 0.5))
+    torch.testing.assert_close(unchanged, inputs, rtol=0, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    strengths=st.tuples(*[st.floats(0, 3)] * 3),
+    channels=st.sampled_from([1, 3]),
+    seed=st.integers(0, 1000),
+    extreme=st.booleans(),
+)
+def test_pixels_stay_pixels(
+    strengths: tuple[float, float, float], channels: int, seed: int, extreme: bool
+) -> None:
+    inputs = pixels(channels=channels, seed=seed)
+    uniform = draws(6, 3, seed=seed)
+    if extreme:
+        inputs, uniform = inputs.round(), uniform.round().clamp(max=1 - 2**-24)
+    changed = Colour(*strengths)(inputs, uniform)
+    assert changed.isfinite().all()
+    assert changed.min() >= 0
+    assert changed.max() <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0, 1), st.floats(0, 0.999))
+def test_grey_images_have_no_colour_to_change(strength: float, draw: float) -> None:
+    grey = pixels(2, channels=1).expand(-1, 3, -1, -1)
+    changed = Colour(0, 0, strength)(grey, torch.full((2, 3), draw))
+    torch.testing.assert_close(changed, grey, rtol=0, atol=1e-6)
+
+
+def test_brightness_goes_up_with_its_draw() -> None:
+    inputs = pixels(1).expand(9, -1, -1, -1) / 2
+    uniform = torch.full((9, 3), 0.5)
+    uniform[:, 0] = torch.linspace(0, 0.99, 9)
+    levels = Colour(0.5, 0, 0)(inputs, uniform).mean((1, 2, 3))
+    assert (levels.diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"brightness": -0.1}, "brightness is -0.1"),
+        ({"contrast": float("nan")}, "contrast is nan"),
+        ({"saturation": float("inf")}, "saturation is inf"),
+        ({"std": (0.2, 0.0, 0.2)}, "std positive"),
+        ({"mean": ()}, "give both"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputProblems, match=message):
+        Colour(**values)
+
+
+def test_all_wrong_settings_are_told_at_once() -> None:
+    with pytest.raises(InputProblems) as error:
+        Colour(-1, -1, -1, std=(0.0,))
+    assert len(error.value.problems) == 4
+
+
+def test_images_of_another_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"1 or 3 channels.*\[2, 2, 5, 5\]"):
+        Colour()(pixels(2, channels=2), draws(2, 3))
+    with pytest.raises(ValueError, match="a mean of 3 and a std of 3 values for images of 1 channels"):
+        Colour(mean=MEAN, std=STD)(pixels(2, channels=1), draws(2, 3))
+
+
+def test_colour_compiles_to_one_graph() -> None:
+    colour, inputs, uniform = Colour(0.3, 0.3, 0.3, MEAN, STD), normalised(pixels()), draws(6, 3)
+    compiled = torch.compile(colour, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(inputs, uniform), colour(inputs, uniform))
+
+
+def test_equal_settings_are_equal_experiments() -> None:
+    assert describe(Colour()) == describe(Colour())
+    assert describe(Colour()) != describe(Colour(contrast=0.3))
+    assert describe(Colour()) != describe(Colour(mean=MEAN))
+
+
+# --- in training ---
+
+
+def in_colour(split: Split) -> Split:
+    """Grey images in 0 … 1, normalised on the way in."""
+    low, high = split.inputs.amin(), split.inputs.amax()
+    inputs = (split.inputs - low) / (high - low)
+    return Split(inputs, split.labels, split.groups, mean=torch.tensor([0.5]), std=torch.tensor([0.25]))
+
+
+def test_a_run_in_a_fleet_sees_what_it_sees_alone() -> None:
+    raw = images(80)
+    model = trained(network(), raw, epochs=2)
+    split = in_colour(raw)
+    data = data_for(model, split, test=split)
+    told = recipe(
+        epochs=2,
+        pruning_epochs=1,
+        scheduler=None,
+        augment=Both(Flip(), Colour(0.4, 0.4, 0.4, (0.5,), (0.25,))),
+    )
+    runs = [Run(method=methods.nft(), sparsity=0.5, seed=seed) for seed in (0, 1, 2)]
+    together = fit(model, data, runs=runs, recipe=told)
+    for one, run in zip(together, runs, strict=True):
+        (alone,) = fit(model, data, runs=[run], recipe=told)
+        for name, tensor in alone.model.state_dict().items():
+            torch.testing.assert_close(one.model.state_dict()[name], tensor, rtol=1e-5, atol=1e-5)
+    again = fit(model, data, runs=runs, recipe=told)
+    for first, second in zip(together, again, strict=True):
+        for name, tensor in first.model.state_dict().items():
+            assert torch.equal(second.model.state_dict()[name], tensor)
+
+
+def test_the_draws_depend_on_the_seed_and_the_epoch_alone() -> None:
+    assert torch.equal(augment_draws(3, 7, samples=9, draws=3), augment_draws(3, 7, samples=9, draws=3))
+    assert not torch.equal(augment_draws(3, 7, samples=9, draws=3), augment_draws(4, 7, samples=9, draws=3))
+    assert not torch.equal(augment_draws(3, 7, samples=9, draws=3), augment_draws(3, 8, samples=9, draws=3))

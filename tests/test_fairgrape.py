@@ -1,0 +1,368 @@
+"""FairGRAPE: the compiled selection against its plain twin, its scores against slow loops, and the errors."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from evenprune import fairgrape, fleet
+from evenprune.fairgrape import (
+    exact_scores,
+    fast_scores,
+    prune_in_steps_,
+    scores,
+    select,
+    step_sparsity,
+)
+from evenprune.importance import MiniBatches, group_importance
+from evenprune.masks import Masks, SparsityNotReachable, pruned_count
+from evenprune.models import mlp
+from tests.training_cases import images, network, trained
+from tests.twins import fairgrape as twin
+
+GROUPS = 3
+numbers = st.one_of(
+    st.sampled_from([0.0, 1.0, 2.0, 3.0]),  # ties
+    st.sampled_from([0.1, 0.2, 0.3, 1 / 3]),  # sums that depend on their order
+    st.floats(0, 1e9),
+    st.floats(0, 1e-300),  # down to the smallest
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[list[float]], list[bool], int]:
+    size, groups = draw(st.integers(1, 40)), draw(st.integers(1, 9))
+    rows = st.lists(numbers, min_size=size, max_size=size)
+    importance = draw(st.lists(rows, min_size=groups, max_size=groups))
+    alive = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    return importance, alive, draw(st.integers(0, sum(alive)))
+
+
+def chosen(importance: list[list[float]], alive: list[bool], keep: int) -> list[bool]:
+    return select(torch.tensor(importance, dtype=torch.float64), torch.tensor(alive), keep).tolist()
+
+
+@given(problems())
+@settings(deadline=None, max_examples=200)
+def test_the_compiled_selection_is_the_plain_one(problem: tuple[list[list[float]], list[bool], int]) -> None:
+    assert chosen(*problem) == twin.kept(*problem)
+
+
+@given(problems())
+@settings(deadline=None, max_examples=100)
+def test_a_larger_budget_keeps_what_a_smaller_one_keeps(
+    problem: tuple[list[list[float]], list[bool], int],
+) -> None:
+    importance, alive, _ = problem
+    before = [False] * len(alive)
+    for keep in range(sum(alive) + 1):
+        now = chosen(importance, alive, keep)
+        assert sum(now) == keep
+        assert all(n or not b for n, b in zip(now, before, strict=True))
+        before = now
+    assert before == alive
+
+
+def lognormal(groups: int, size: int, *, spread: float = 1.0, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Importances as they look: many orders of magnitude, much of it common to all groups."""
+    rng = np.random.default_rng(seed)
+    return rng.lognormal(-10, 2, size) * rng.lognormal(0, spread, (groups, size))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5, 30])
+def test_the_same_for_thousands_of_weights(groups: int) -> None:
+    importance = lognormal(groups, 6_000)
+    importance[:, ::3] = np.round(importance[:, ::3], 4)  # zeros and ties
+    alive = [i % 7 != 0 for i in range(6_000)]
+    for keep in (1, 700, 5_000):
+        expected = twin.kept(importance.tolist(), alive, keep)
+        assert chosen(importance.tolist(), alive, keep) == expected
+
+
+def test_with_one_group_the_best_stay() -> None:
+    importance = lognormal(1, 500)
+    kept = select(torch.from_numpy(importance), torch.ones(500, dtype=torch.bool), 50)
+    assert set(kept.nonzero().flatten().tolist()) == set(np.argsort(-importance[0])[:50].tolist())
+
+
+def test_every_group_holds_its_share_of_what_is_kept() -> None:
+    importance = lognormal(5, 20_000) * np.array([[1.0], [1.0], [0.3], [3.0], [0.1]])
+    target = importance.sum(1) / importance.sum()
+    for keep in (1_500, 3_000, 10_000):
+        kept = select(torch.from_numpy(importance), torch.ones(20_000, dtype=torch.bool), keep).numpy()
+        held = importance[:, kept].sum(1) / importance[:, kept].sum()
+        assert np.abs(held - target).max() < 1e-4
+    magnitude = np.argsort(-importance.sum(0))[:1_500]  # what the largest sums would leave
+    assert np.abs(importance[:, magnitude].sum(1) / importance[:, magnitude].sum() - target).max() > 1e-3
+
+
+def test_ties_go_to_the_first_group_and_the_first_weight() -> None:
+    one = [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+    assert chosen(one, [True] * 4, 1) == [True, False, False, False]
+    assert chosen(one, [True] * 4, 2) == [True, False, True, False]
+    assert chosen([[0.0] * 4] * 2, [True, False, True, True], 2) == [True, False, True, False]
+
+
+def test_the_neediest_is_served_and_all_are_credited() -> None:
+    importance = [[6.0, 5.0, 1.0, 0.0], [1.0, 1.0, 2.0, 2.5]]
+    # Targets 12/18.5 and 6.5/18.5. Group 0 begins with weight 0 and then holds 6/7; group 1 takes weight 3
+    # and holds 3.5/9.5, above its target; so group 0 is next, with weight 1.
+    assert chosen(importance, [True] * 4, 1) == [True, False, False, False]
+    assert chosen(importance, [True] * 4, 2) == [True, False, False, True]
+    assert chosen(importance, [True] * 4, 3) == [True, True, False, True]
+
+
+def test_the_selection_does_not_depend_on_the_scale_or_on_float32_storage() -> None:
+    single = torch.from_numpy(lognormal(4, 3_000)).float()
+    alive = torch.ones(3_000, dtype=torch.bool)
+    assert torch.equal(select(single, alive, 400), select(single.double(), alive, 400))
+    assert torch.equal(select(single, alive, 400), select(single.double() * 2.0**-60, alive, 400))
+
+
+def test_what_cannot_be_selected_is_refused() -> None:
+    alive = torch.tensor([True, False, True, True])
+    with pytest.raises(ValueError, match=r"keep = 4 of 3 living weights: give 0 … 3"):
+        select(torch.ones(2, 4), alive, 4)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must not be negative"):
+            select(torch.tensor([[1.0, 1.0, wrong, 1.0]]), alive, 2)
+
+
+def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(ImportError, match=r"needs numba: pip install 'evenprune\[fairgrape\]'"):
+        fairgrape._compiled_greedy.__wrapped__()
+
+
+# Scores of real networks.
+
+
+def batches_of() -> MiniBatches:
+    return MiniBatches(images(60, dtype=torch.float64), size=16)
+
+
+def model_of() -> nn.Module:
+    return trained(network(dtype=torch.float64), images(dtype=torch.float64), epochs=2)
+
+
+def measured(model: nn.Module, batches: Any, **changes: Any) -> tuple[Masks, dict[str, Tensor]]:
+    masks = Masks.of(model, runs=getattr(model, "runs", 1))
+    return masks, group_importance(model, masks, batches, **({"groups": GROUPS} | changes))
+
+
+def test_importance_is_that_of_a_loop_over_groups_and_samples() -> None:
+    model, batches = model_of(), batches_of()
+    masks, found = measured(model, batches)
+    expected = twin.importance(copy.deepcopy(model), list(found), list(batches), GROUPS)
+    assert list(found) == [layer.name for layer in masks.layers] == ["3.weight", "8.weight"]
+    for name, values in found.items():
+        assert values.shape == (1, GROUPS, *model.get_parameter(name).shape)
+        torch.testing.assert_close(values[0], expected[name], rtol=1e-9, atol=1e-30)
+
+
+def test_importance_in_float32_is_nearly_that_in_float64() -> None:
+    model = model_of()
+    _, double = measured(model, batches_of())
+    halves = [(inputs.float(), labels, ids) for inputs, labels, ids in batches_of()]
+    _, single = measured(copy.deepcopy(model).float(), halves)
+    for name, values in single.items():
+        assert values.dtype == torch.float64
+        largest = double[name].amax()
+        assert float((values - double[name]).abs().amax() / largest) < 1e-4
+
+
+def test_importance_of_a_fleet_is_that_of_its_runs() -> None:
+    models = [model_of(), network(dtype=torch.float64), model_of()]
+    Masks.of(models[2]).prune_(models[2], 0.5)
+    wide = fleet.widen(models[0], 3, sample_input=images(dtype=torch.float64).inputs[:4])
+    fleet.load_(wide, models)
+    _, together = measured(wide, batches_of())
+    for run, model in enumerate(models):
+        for name, alone in measured(model, batches_of())[1].items():
+            torch.testing.assert_close(together[name][run], alone[0], rtol=1e-9, atol=1e-30)
+
+
+def test_measuring_changes_nothing() -> None:
+    model = nn.Sequential(network(dropout=0.5, dtype=torch.float64)).train()
+    model[0][1].eval()  # a module with a mode of its own
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    _, first = measured(model, batches_of())
+    _, second = measured(model, batches_of())
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_absent_groups_and_samples_without_a_group_have_no_importance() -> None:
+    model = model_of()
+    inputs, labels, ids = next(iter(batches_of()))
+    unknown = torch.where(ids == 1, -1, ids)
+    _, found = measured(model, [(inputs, labels, unknown)], groups=GROUPS + 1)
+    _, usual = measured(model, [(inputs, labels, ids)])
+    for name, values in found.items():
+        assert not values[:, [1, 3]].any()
+        torch.testing.assert_close(values[:, [0, 2]], usual[name][:, [0, 2]])
+
+
+def test_mini_batches_are_shuffled_always_the_same_way_and_whole() -> None:
+    split = images(50)
+    once, again = list(MiniBatches(split, size=16)), list(MiniBatches(split, size=16))
+    assert [len(labels) for _, labels, _ in once] == [16, 16, 16]
+    for one, two in zip(once, again, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not torch.equal(once[0][1], split.labels[:16])
+    assert len(list(MiniBatches(split, size=16, count=2))) == len(MiniBatches(split, size=16, count=2)) == 2
+    assert [len(labels) for _, labels, _ in MiniBatches(split, size=99)] == [50]
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    model, batches = model_of(), batches_of()
+    with pytest.raises(ValueError, match="no batches"):
+        measured(model, [])
+    with pytest.raises(ValueError, match=r"Group ids \[1, 2\] are outside −1 … 0 \(1 groups\)"):
+        measured(model, batches, groups=1)
+    with pytest.raises(ValueError, match=r"no parameters \['3.weight', '8.weight'\].*without a wrapper"):
+        group_importance(nn.Sequential(model), Masks.of(model), batches, groups=GROUPS)
+    model[3].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"\['3.weight'\] \(1 in all\) are frozen.*exclude"):
+        measured(model, batches)
+    inputs, labels, ids = next(iter(batches))
+    with pytest.raises(ValueError, match="not finite"):
+        measured(model_of(), [(inputs * torch.nan, labels, ids)])
+
+
+# From importance to masks.
+
+
+def plain_masks(importance: dict[str, Tensor], masks: Masks, sparsity: list[float], scope: str) -> list[Any]:
+    """By the twin: per run and unit (a layer, or all of them) what stays, flat."""
+    names = [layer.name for layer in masks.layers]
+    units = [names] if scope == "global" else [[name] for name in names]
+    stay = []
+    for run, share in enumerate(sparsity):
+        for unit in units:
+            values = torch.cat([importance[name][run].flatten(1) for name in unit], 1)
+            alive = torch.cat([masks[name].reshape(masks.runs, -1)[run] for name in unit]).tolist()
+            stay += twin.kept(values.tolist(), alive, len(alive) - pruned_count(share, len(alive)))
+    return stay
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_a_fleet_is_pruned_as_the_twin_says_step_by_step(scope: Any) -> None:
+    model = model_of()
+    wide = fleet.widen(model, 2, sample_input=images(dtype=torch.float64).inputs[:4])
+    masks = Masks.of(wide, runs=2)
+    for wanted in ([0.3, 0.5], [0.6, 0.5], [0.9, 0.85]):
+        importance = group_importance(wide, masks, batches_of(), groups=GROUPS)
+        expected = plain_masks(importance, masks, wanted, scope)
+        found = scores(wide, masks, importance, wanted, by="fairgrape", scope=scope)
+        masks.prune_(wide, wanted, scope=scope, scores=found)
+        kept = [masks[name].reshape(2, -1) for name in importance]
+        assert torch.cat([layer[run] for run in range(2) for layer in kept]).tolist() == expected
+
+
+def test_one_criterion_per_run() -> None:
+    model = model_of()
+    wide = fleet.widen(model, 3, sample_input=images(dtype=torch.float64).inputs[:4])
+    masks = Masks.of(wide, runs=3)
+    importance = group_importance(wide, masks, batches_of(), groups=GROUPS)
+    by = ("fairgrape_fast", "magnitude", "fairgrape")
+    masks.prune_(wide, 0.8, scores=scores(wide, masks, importance, 0.8, by=by))
+    for run, criterion in enumerate(by):
+        alone = copy.deepcopy(model)
+        own = Masks.of(alone)
+        chosen = None
+        if criterion != "magnitude":
+            found = group_importance(alone, own, batches_of(), groups=GROUPS)
+            chosen = scores(alone, own, found, 0.8, by=criterion)
+        own.prune_(alone, 0.8, scores=chosen)
+        for name in importance:
+            assert torch.equal(masks.extract(run)[name], own[name])
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_fast_scores_are_the_largest_share(scope: Any) -> None:
+    rng = np.random.default_rng(3)
+    importance = {name: torch.from_numpy(rng.random((2, 4, 5, size))) for name, size in (("a", 3), ("b", 6))}
+    importance["a"][1, 2] = importance["b"][1, 2] = 0.0  # a group that no weight matters to
+    found = fast_scores(importance, scope=scope)
+    for name, values in importance.items():
+        for run in range(2):
+            pool = importance.values() if scope == "global" else [values]
+            sums = [sum(float(v[run, g].sum()) for v in pool) for g in range(4)]
+            shares = [values[run, g] / sums[g] for g in range(4) if sums[g]]
+            torch.testing.assert_close(found[name][run], torch.stack(shares).amax(0))
+
+
+def test_the_fast_rule_agrees_with_the_exact_one() -> None:
+    importance = {"w": torch.from_numpy(lognormal(5, 50_000)).unsqueeze(0)}
+    model = nn.Linear(50_000, 1, bias=False)
+    for sparsity in (0.85, 0.925):
+        masks = [Masks.of(model, keep=()) for _ in range(2)]
+        values = {"weight": importance["w"].view(1, 5, 1, 50_000)}
+        exact = exact_scores(values, masks[0], sparsity)
+        masks[0].prune_(copy.deepcopy(model), sparsity, scores=exact)
+        masks[1].prune_(copy.deepcopy(model), sparsity, scores=fast_scores(values))
+        same = masks[0]["weight"] == masks[1]["weight"]
+        assert float(same.double().mean()) > 0.985
+
+
+def test_pruning_in_steps_measures_anew_and_ends_at_the_sparsity() -> None:
+    model, by_hand = model_of(), model_of()
+    masks, own, seen = Masks.of(model), Masks.of(by_hand), []
+    prune_in_steps_(
+        model,
+        masks,
+        batches_of(),
+        groups=GROUPS,
+        sparsity=0.9,
+        steps=3,
+        between=lambda: seen.append(float(masks.sparsity)),
+    )
+    for step in (1, 2, 3):
+        wanted = step_sparsity(step, 3, initial=0.0, final=0.9)
+        found = group_importance(by_hand, own, batches_of(), groups=GROUPS)
+        own.prune_(by_hand, wanted, scores=exact_scores(found, own, wanted))
+    assert all(torch.equal(masks[name], own[name]) for name in found)
+    assert seen == pytest.approx([1 - 0.1 ** (1 / 3), 1 - 0.1 ** (2 / 3), 0.9], abs=0.003)
+    once = Masks.of(fresh := model_of())
+    prune_in_steps_(fresh, once, batches_of(), groups=GROUPS, sparsity=0.9, steps=1)
+    assert any(not torch.equal(masks[name], once[name]) for name in found)  # fresh scores matter
+
+
+def test_pruning_in_steps_goes_on_from_where_the_masks_are() -> None:
+    model = model_of()
+    masks = Masks.of(model)
+    masks.prune_(model, 0.6)
+    before = {layer.name: masks[layer.name].clone() for layer in masks.layers}
+    prune_in_steps_(
+        model, masks, batches_of(), groups=GROUPS, sparsity=0.8, steps=2, by="fairgrape_fast", scope="global"
+    )
+    assert float(masks.sparsity) == pytest.approx(0.8, abs=0.002)
+    assert all(not bool((masks[name] & ~old).any()) for name, old in before.items())
+
+
+def test_wrong_arguments_are_named() -> None:
+    model = mlp(6, (10, 10), 3).double()
+    masks = Masks.of(model)
+    with pytest.raises(ValueError, match="no generator"):
+        prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=2)
+    with pytest.raises(ValueError, match="steps = 0"):
+        prune_in_steps_(model, masks, [], groups=2, sparsity=0.5, steps=0)
+    with pytest.raises(SparsityNotReachable):
+        prune_in_steps_(model, masks, [], groups=2, sparsity=1.5, steps=1)
+    importance = {layer.name: torch.ones(1, 2, *layer.shape) for layer in masks.layers}
+    with pytest.raises(ValueError, match=r"by = 'taylor': give one of magnitude, fairgrape, fairgrape_fast"):
+        scores(model, masks, importance, 0.5, by="taylor")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="for all 1 runs, or one per run"):
+        scores(model, masks, importance, 0.5, by=["magnitude"] * 2)

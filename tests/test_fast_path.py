@@ -1,0 +1,170 @@
+"""What makes training fast must not change what it finds: compiled, streamed, traced, evaluated late."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from evenprune import loop as loops
+from evenprune import methods
+from evenprune.augment import Both, Crop, Flip
+from evenprune.recipe import Data, Recipe, Run
+from evenprune.replay import Replay
+from evenprune.tally import InputProblems
+from evenprune.training import Fitted, fit
+from tests.training_cases import data_for, images, network, recipe, trained
+
+METHODS = {
+    "nft": methods.nft(),
+    "el": methods.el(dual_lr=0.05),
+    "el_rb": methods.el_rb(dual_lr=0.05, k=4),
+    "ceag": methods.ceag(tolerance=0.01, dual_lr=0.05, k=4, negative="keep"),
+    "ceag_no_rb": methods.ceag_no_rb(tolerance=0.01, dual_lr=0.05),
+    "table": methods.ceag(tolerance=0.01, dual_lr=0.05, estimator="table"),
+    "pairwise": methods.pairwise(tolerance=0.05, dual_lr=0.05, k=4),
+}
+RUNS = [Run(method=method, sparsity=0.5, seed=seed) for seed, method in enumerate(METHODS.values())]
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[torch.nn.Module, Data]:
+    train = images(120)
+    model = trained(network(), train)
+    return model, data_for(model, train, train=train, test=images(60, seed=5))
+
+
+def fitted(problem: tuple[torch.nn.Module, Data], *runs: Run, **changes: Any) -> list[Fitted]:
+    return fit(*problem, runs=runs or RUNS, recipe=recipe(**changes))
+
+
+def weights(one: Fitted) -> Tensor:
+    return torch.cat([t.flatten() for t in one.model.state_dict().values() if t.is_floating_point()])
+
+
+def assert_same(left: list[Fitted], right: list[Fitted], *, within: float = 0.0) -> None:
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=within)
+        torch.testing.assert_close(a.multipliers, b.multipliers, rtol=0, atol=within)
+        assert all(torch.equal(a.masks[layer.name], b.masks[layer.name]) for layer in a.masks.layers)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of torch's own import
+def test_compiled_training_is_plain_training(problem: tuple[torch.nn.Module, Data]) -> None:
+    changes = {"augment": Both(Crop(1), Flip())}
+    assert_same(fitted(problem, **changes), fitted(problem, **changes, compile=True), within=2e-5)
+
+
+def test_what_cannot_be_compiled_trains_plainly(
+    problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(*_: Any) -> Any:
+        raise ValueError("this compiler has had enough")
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=refuses))
+    torch._dynamo.reset()
+    with caplog.at_level("WARNING", logger="evenprune"):
+        found = fitted(problem, RUNS[3], compile=True)
+    assert_same(fitted(problem, RUNS[3]), found)
+    assert "this compiler has had enough" in caplog.text
+    assert "Recipe(compile=False)" in caplog.text
+
+
+@pytest.mark.parametrize("steps", [1, 2, 100])
+def test_inputs_that_stay_with_the_host_are_the_same_inputs(
+    problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    bytes_of_a_step = len(RUNS) * 24 * 36 * 4
+    monkeypatch.setattr(loops, "WINDOW_BYTES", steps * bytes_of_a_step)
+    monkeypatch.setattr(loops, "_stays", lambda *_: True)
+    changes = {"augment": Both(Crop(1), Flip())}
+    elsewhere = fitted(problem, **changes, data_on_device=False)
+    monkeypatch.undo()
+    assert_same(fitted(problem, **changes), elsewhere)
+
+
+def test_the_trace_holds_the_multipliers_of_every_step(problem: tuple[torch.nn.Module, Data]) -> None:
+    for one in fitted(problem, trace=True, epochs=4):
+        rows = one.multipliers.shape[1]
+        assert one.trace is not None
+        assert one.trace.shape == (10, rows)  # two epochs of five steps after two of pruning
+        torch.testing.assert_close(one.trace[4::5], one.multipliers[2:], rtol=0, atol=0)
+        assert not rows or bool(one.trace.diff(dim=0).any())
+    assert fitted(problem, RUNS[0])[0].trace is None
+
+
+def test_a_resumed_training_keeps_its_trace(problem: tuple[torch.nn.Module, Data], tmp_path: Any) -> None:
+    whole = fitted(problem, RUNS[3], trace=True)[0]
+
+    class Stops:
+        def start(self, *_: Any) -> None: ...
+        def finish(self) -> None: ...
+        def epoch(self, told: list[dict[str, Any]]) -> None:
+            if told[0]["epoch"] == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(*problem, runs=[RUNS[3]], recipe=recipe(trace=True), folder=tmp_path, hooks=[Stops()])
+    resumed = fit(*problem, runs=[RUNS[3]], recipe=recipe(trace=True), folder=tmp_path)[0]
+    assert whole.trace is not None
+    assert resumed.trace is not None
+    torch.testing.assert_close(resumed.trace, whole.trace, rtol=0, atol=0)
+
+
+def test_splits_can_wait_for_the_end(problem: tuple[torch.nn.Module, Data]) -> None:
+    early, late = fitted(problem, RUNS[3])[0], fitted(problem, RUNS[3], only_at_end=("train",))[0]
+    assert [set(row["splits"]) for row in late.history] == [{"test"}] * 5
+    assert torch.equal(late.predictions["train"].predictions, early.predictions["train"].predictions)
+
+
+def test_what_is_picked_on_a_split_cannot_wait_for_it(problem: tuple[torch.nn.Module, Data]) -> None:
+    best = Run(method=methods.nft_es(on="test"), sparsity=0.5)
+    with pytest.raises(InputProblems) as error:
+        fitted(problem, best, only_at_end=("test", "tset"))
+    assert "only_at_end" in str(error.value)
+    assert '"tset", which is not evaluated' in str(error.value)
+    assert "its best iterate is to be picked" in str(error.value)
+
+
+def test_a_recipe_decides_by_the_device() -> None:
+    cpu, gpu = Recipe().on(torch.device("cpu")), Recipe().on(torch.device("cuda"))
+    assert (cpu.precision, cpu.channels_last, cpu.compile, cpu.graph) == ("float32", False, False, False)
+    assert (gpu.precision, gpu.channels_last, gpu.compile, gpu.graph) == ("bfloat16", True, True, True)
+    told = Recipe(precision="float32", channels_last=False, compile=False, graph=False)
+    assert told.on(torch.device("cuda")) == told
+
+
+def test_without_a_graph_work_is_just_done() -> None:
+    calls: list[int] = []
+    replay = Replay(lambda: calls.append(1), device=torch.device("cpu"), graph=True)
+    replay()
+    replay("another key")
+    assert len(calls) == 2
+    assert replay.captured is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "within"),
+    [
+        ({}, True),
+        ({"scheduler_steps": "batch"}, False),
+        ({"scheduler_steps": "batch", "scheduler": None}, True),
+        ({"optimizer": partial(AdamW, lr=1e-3)}, False),
+        ({"optimizer": partial(AdamW, lr=1e-3, capturable=True)}, True),
+        ({"optimizer": type("Own", (SGD,), {})}, False),
+    ],
+)
+def test_only_optimizers_that_need_nothing_from_python_are_captured(
+    problem: tuple[torch.nn.Module, Data], changes: dict[str, Any], within: bool
+) -> None:
+    class Loop:
+        optimizer = changes.get("optimizer", partial(SGD, lr=0.1))([torch.nn.Parameter(torch.zeros(1))])
+        recipe = Recipe(**changes)
+        scheduler = None if recipe.scheduler is None else LambdaLR(optimizer, lambda _: 1.0)
+        replay = type("Graphed", (), {"graph": True})
+
+    assert loops.updates_within(Loop) is within  # type: ignore[arg-type]

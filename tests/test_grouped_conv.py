@@ -1,0 +1,65 @@
+"""Convolutions for narrow groups: the kernels in Triton's interpreter, and where they are used."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from evenprune import grouped_conv
+from evenprune.grouped_conv import Shape
+from evenprune.wide_layers import WideConv2d, widened
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+def test_kernels_agree_with_the_plain_convolution() -> None:
+    """Result and all gradients. In a process of its own: importing Triton chooses the interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.narrow_convs"],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 15
+    assert all(float(line.rsplit(" ", 1)[1]) < 1e-6 for line in lines), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(16, 16, 3, padding=1), Shape(3, 1, 1, 4)),
+        (nn.Conv2d(16, 32, 1, stride=2, bias=False), Shape(1, 2, 0, 4)),
+        (nn.Conv2d(16, 16, 3, padding="same"), None),
+        (nn.Conv2d(16, 16, 3, padding=1, groups=16), None),
+        (nn.Conv2d(16, 16, 3, padding=2, dilation=2), None),
+        (nn.Conv2d(16, 16, (1, 3)), None),
+        (nn.Conv2d(16, 16, 3, padding=1, padding_mode="circular"), None),
+    ],
+)
+def test_which_layers_are_plain_enough(layer: nn.Conv2d, shape: Shape | None) -> None:
+    wide = widened(layer, 4)
+    assert isinstance(wide, WideConv2d)
+    assert wide._shape() == shape
+
+
+def test_on_the_cpu_the_plain_convolution_serves() -> None:
+    x, weight = torch.randn(2, 32, 8, 8, dtype=torch.bfloat16), torch.randn(32, 16, 3, 3)
+    assert not grouped_conv.serves(x, weight, Shape(3, 2, 1, 2))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 5), (1, 3)])
+def test_the_size_of_the_result(size: tuple[int, int]) -> None:
+    for kernel, stride, pad in ((3, 1, 1), (3, 2, 1), (1, 2, 0), (3, 2, 0)):
+        if min(size) + 2 * pad >= kernel:
+            made = nn.Conv2d(1, 1, kernel, stride=stride, padding=pad)(torch.zeros(1, 1, *size))
+            assert Shape(kernel, stride, pad, 1).result(*size) == tuple(made.shape[2:])
