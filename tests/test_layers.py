@@ -21,7 +21,7 @@ LAYERS = [
     "importance fairgrape trackers",
     "loop element_wise history resume training",
     "models data",
-    "experiment samples result pruning built_in model_file",
+    "experiment samples result pruning built_in model_file architectures data_source",
     "audit_command prune_command data_command report_command cli __main__",
 ]
 ORDER = {name: (layer, place) for layer, line in enumerate(LAYERS) for place, name in enumerate(line.split())}

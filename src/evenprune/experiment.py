@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from evenprune.recipe import Recipe
 
 CHOICES = {
+    "corrupt": ("refuse", "skip"),
     "optimizer": ("sgd", "adamw"),
     "precision": ("float32", "bfloat16"),
     "scope": ("layer", "global"),
@@ -38,10 +39,18 @@ class Experiment:
     """What to prune, how, and how it is judged. `problems()` lists everything that is wrong with it."""
 
     model: str = told("", "FILE.py:function that returns the trained dense model.", metavar="MODEL")
-    data: str = told("", "NPZ with x, y, group columns, and split (train/test).", metavar="FILE")
-    test: str = told("", "NPZ of the test samples, if FILE has no split.", metavar="FILE")
+    data: str = told("", "Folder of images, Hugging Face folder, table, or NPZ.", metavar="PATH")
+    test: str = told("", "NPZ of the test samples, if an NPZ has no split.", metavar="FILE")
     weights: str = told("", "Safetensors file with the weights of the dense model.", metavar="FILE")
-    groups: tuple[str, ...] = told((), "Column of groups; repeated: their intersections.", metavar="COL")
+    groups: tuple[str, ...] = told((), "Columns of groups (a,b or repeated): intersections.", metavar="COL")
+    table: str = told("", "Images: CSV, Parquet … of paths, labels, groups.", metavar="FILE")
+    label: str = told("label", "Column of the labels.", metavar="COL")
+    path: str = told("", "Column of the images (path, or image in Hugging Face).", metavar="COL")
+    split: str = told("split", "Column of the splits; drawn if there is none.", metavar="COL")
+    classes: tuple[str, ...] = told((), "Classes in the model's order (a,b or repeated).", metavar="NAME")
+    test_share: float = told(0.2, "Share that a drawn split holds out.", metavar="X")
+    image_size: int | None = told(None, "Pixels that each side of an image gets.", metavar="N")
+    corrupt: str = told("refuse", "Unreadable images: refuse or skip.", metavar="NAME")
     sparsity: float = told(0.9, "Share of the prunable weights that goes.", metavar="X")
     method: tuple[str, ...] = told(("ceag",), "Method, repeatable; such as ceag:dual_lr=0.1.", metavar="NAME")
     tolerance: float | None = told(None, "How much more than the average a group may lose.", metavar="X")
@@ -64,6 +73,7 @@ class Experiment:
     evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
     confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
     device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
+    cache: str = told("", "Folder of decoded images.", metavar="DIR", identity=False)
     out: str = told("", "Folder of the results, to resume from (runs/ID).", metavar="DIR", identity=False)
 
     @property
@@ -76,7 +86,7 @@ class Experiment:
     def id(self) -> str:
         """A readable name and a short hash of all settings: digits-nft+ceag-s0.97-3f2a9c1b."""
         digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
-        source = re.split(r"[\\/]", self.data.removesuffix(".npz"))[-1]
+        source = re.split(r"[\\/]", self.data.rstrip("\\/").removesuffix(".npz"))[-1]
         methods = "+".join(name.partition(":")[0] for name in self.method)
         name = f"{source}-{methods}-s{self.sparsity:g}-{digest}"
         return re.sub(r"[^\w.+-]+", "_", name).strip("-")
@@ -109,11 +119,11 @@ class Experiment:
 
 def _text_problems(e: Experiment) -> Iterator[str]:
     if not e.data:
-        yield "data is missing: give an NPZ file with x, y and group columns"
+        yield "data is missing: give a folder of images, a table, or an NPZ file with x, y and group columns"
     if not e.model:
         yield "model is missing: name the function that returns the dense model, as FILE.py:build_model"
     if not e.groups:
-        yield "groups is missing: which array of the file tells the groups apart?"
+        yield "groups is missing: which column (of an NPZ: array) tells the groups apart?"
     for name, words in CHOICES.items():
         if getattr(e, name) not in words:
             yield f"{name} is {getattr(e, name)!r}: choose {' or '.join(words)}"
@@ -141,6 +151,10 @@ def _number_problems(e: Experiment) -> Iterator[str]:
         yield "tolerance is missing: how much more than the average may a group lose, e.g. 0.02?"
     elif not 0 <= e.tolerance <= 1:
         yield f"tolerance is {e.tolerance}: it must lie in [0, 1], such as 0.02 for 2 points"
+    if not 0 < e.test_share < 1:
+        yield f"test_share is {e.test_share}: it must lie between 0 and 1, such as 0.2"
+    if e.image_size is not None and e.image_size < 1:
+        yield f"image_size is {e.image_size}: it must be at least 1"
     if not 0.5 < e.confidence < 1:
         yield f"confidence is {e.confidence}: it must lie between 0.5 and 1, such as 0.95"
     if not e.seeds or len(set(e.seeds)) < len(e.seeds):

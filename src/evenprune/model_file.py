@@ -24,7 +24,7 @@ def load(spec: str, weights: str = "") -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputProblems([f"{name}() of {place} returns {type(model).__name__}; give a torch.nn.Module"])
     if weights:
-        _load_weights(model, weights)
+        load_weights(model, weights)
     return model
 
 
@@ -65,7 +65,8 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
         raise InputProblems([f"{what} raised {type(error).__name__}: {error} ({where})"]) from error
 
 
-def _load_weights(model: nn.Module, path: str) -> None:
+def load_weights(model: nn.Module, path: str) -> None:
+    """Weights of a safetensors file into a model that has exactly these."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

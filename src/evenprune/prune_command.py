@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 # --- flags ---
 
+# What prune reads its data by; a built-in experiment has data of its own.
+OF_DATA = (
+    "test", "table", "label", "path", "split", "classes", "test_share", "image_size", "corrupt", "cache",
+)  # fmt: skip
+
 
 def _flag(of: "Field[Any]", hint: Any, *, own_defaults: bool) -> tuple[str, Any, Any]:
     """A field of Experiment as a flag. Flags that are not given are None, so that presets can fill them."""
@@ -48,14 +53,14 @@ def _argument(metavar: str, text: str) -> Any:
 
 PruneFlags = _flags(
     "PruneFlags",
-    ("model", _argument("MODULE.py:FUNCTION", "The function that returns the trained dense model.")),
+    ("model", _argument("FILE.py:FUNCTION", "Returns the trained dense model; or a built-in architecture.")),
     without={"model"},
     own_defaults=True,
 )
 RunFlags = _flags(
     "RunFlags",
     ("experiment", _argument("NAME", f"A built-in experiment: {', '.join(BUILT_IN)}.")),
-    without={"model", "data", "test", "weights", "groups"},
+    without={"model", "data", "weights", "groups", *OF_DATA},
     own_defaults=False,
 )
 
@@ -79,6 +84,8 @@ def experiment_of(flags: Any) -> Experiment:
 
 
 def _value(name: str, value: Any) -> Any:
+    if name in ("groups", "classes") and len(value) == 1:
+        return tuple(part.strip() for part in value[0].split(",") if part.strip())
     return parse_seeds(value) if name == "seeds" else tuple(value) if isinstance(value, list) else value
 
 
@@ -141,25 +148,40 @@ def conduct(wanted: Experiment) -> "Result":
 
 
 def _model_and_data(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
-    from evenprune import built_in, model_file
-    from evenprune.data import arrays
+    from evenprune import built_in, data_source
     from evenprune.trackers import ProgressBar
 
     if wanted.data in built_in.BUILDERS:
         return built_in.dense_and_data(wanted.data, folder=out, hooks=[ProgressBar()])
     problems: list[str] = []
     splits: dict[str, Any] = {}
+    model = None
     try:
-        splits = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
+        splits = dict(data_source.load(wanted))
     except InputProblems as error:
         problems += error.problems
     try:
-        model = model_file.load(wanted.model, wanted.weights)
+        model = _model(wanted, splits)
     except InputProblems as error:
         problems += error.problems
     if problems:
         raise InputProblems(problems)
     return model, splits
+
+
+def _model(wanted: Experiment, splits: dict[str, Any]) -> Any:
+    """The dense model; nothing where it is to be built for data that could not be read."""
+    from evenprune import architectures, data_source, model_file
+
+    if wanted.model not in architectures.BUILDERS:
+        return model_file.load(wanted.model, wanted.weights)
+    if not wanted.weights:
+        raise InputProblems([f"{wanted.model} is an architecture: give its trained weights with --weights"])
+    if not splits:
+        return None
+    model = architectures.build(wanted.model, *data_source.shape_and_classes(splits))
+    model_file.load_weights(model, wanted.weights)
+    return model
 
 
 def _device(name: str) -> Any:

@@ -1,5 +1,6 @@
 """Data as people have it (tensors, data sets, columns of groups) to splits for training and audits."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,8 +81,15 @@ def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
     """Inputs, labels and the chosen group columns of one split."""
     inputs, labels, given = _three(data)
     ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
-    split = as_split((torch.as_tensor(inputs), torch.as_tensor(labels), ids))
+    split = as_split((_tensor(inputs), _tensor(labels), ids))
     return split.inputs, split.labels, _chosen(given, groups)
+
+
+def _tensor(values: Any) -> Tensor:
+    """Values as a tensor that shares their memory, read-only memory maps included: nothing writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.as_tensor(values)
 
 
 def _three(data: Any) -> tuple[Any, Any, Any]:

@@ -30,7 +30,10 @@ def pixels(data: bytes, size: int | None, image: Any) -> Pixels:
     """
     try:
         with image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            return _upright(_resized(_rgb(_drafted(opened, size), image), size, image), _orientation(opened))
+            if size is not None:  # of a large JPEG the decoder itself does most of the reduction
+                opened.draft(None, (SPARE * size, SPARE * size))
+            opened.load()  # turns some formats upright, and then their EXIF no longer says anything
+            return _upright(_resized(_rgb(opened, image), size, image), _orientation(opened))
     except Unreadable:
         raise
     except image.UnidentifiedImageError:
@@ -60,13 +63,6 @@ def minding_bombs(image: Any) -> Iterator[None]:
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("error", image.DecompressionBombWarning)
         yield
-
-
-def _drafted(opened: Any, size: int | None) -> Any:
-    """JPEG only: let the decoder itself do most of a large reduction."""
-    if size is not None:
-        opened.draft(None, (SPARE * size, SPARE * size))
-    return opened
 
 
 def _orientation(opened: Any) -> int:

@@ -1,8 +1,8 @@
 """UTKFace: 23,705 aligned faces with age, gender and race, from the original jpgs or from mosaics of them.
 
 The original jpgs are 200×200 and named [age]_[gender]_[race]_[date].jpg.chip.jpg; three known files have no
-race, and are left out. The split is that of the paper's code: the files in sorted order, those without a race left out, are permuted
-by numpy's RandomState(1357), and the first fifth is the test data.
+race, and are left out. The split is that of the paper's code: the others, in sorted order, are permuted by
+numpy's RandomState(1357), and the first fifth is the test data.
 """
 
 import os
@@ -135,7 +135,7 @@ def _named_rows(place: Path) -> list[Row]:
                 f"[age]_[gender 0–1]_[race 0–4]_[date].jpg: {listed(odd, 5)}. Move them elsewhere"
             ]
         )
-    return [(name, *match.group(1, 2), match[3] or "") for name, match in found.items() if match is not None]
+    return [(name, match[1], match[2], match[3] or "") for name, match in found.items() if match is not None]
 
 
 def _labelled(rows: list[Row]) -> Labelled:

@@ -35,7 +35,7 @@ def rows(place: Path) -> list[Row]:
     if not lines or not set(wanted) <= set(lines[0]):
         there = listed([str(column) for column in lines[0]]) if lines else "no lines"
         raise InputProblems([f"{name} needs the columns {', '.join(wanted)}; it has {there}"])
-    found = [(l["file"] or "", l["age"] or "", l["gender"] or "", l["race"] or "") for l in lines]
+    found = [(r["file"] or "", r["age"] or "", r["gender"] or "", r["race"] or "") for r in lines]
     problems = [f"{name}: {problem}" for problem in _row_problems(found)]
     if problems:
         raise InputProblems(problems)

@@ -1,0 +1,309 @@
+"""Tables of one's own: numeric and categorical columns of a CSV, TSV, Parquet … to inputs for an MLP.
+
+Numeric columns are standardised by the mean and deviation of the training rows; a missing value becomes the
+mean, and a column "x (missing)" says so. Categorical columns become one input per category of the training
+rows, "x=red"; a category that is not among them has zeros in all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from evenprune.data.arrays import Samples
+from evenprune.data.folder_listing import USUAL_SPLIT
+from evenprune.data.labelled import Listing, Loaded, Wishes, assemble
+from evenprune.formats import Table, listed, missing_columns, open_table, quoted, refused
+from evenprune.groups import MISSING, factorize, natural_key
+from evenprune.spelling import repeated, spellings
+from evenprune.tally import FloatArray, InputProblems, IntArray
+
+MOST_CATEGORIES = 500  # of one column; each is an input of its own
+CONSTANT = 1e-12  # a deviation smaller than this part of the largest value is rounding
+
+Kind = Literal["numeric", "categorical"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a numeric column was standardised: (x / unit − mean) / deviation."""
+
+    unit: float  # the largest magnitude, so that no number is too large to be squared
+    mean: float
+    deviation: float
+    indicator: bool  # whether a column tells the missing values
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the inputs and the labels are."""
+
+    features: tuple[str, ...]  # the name of each input
+    classes: tuple[str, ...]  # label i is called classes[i]
+    numeric: Mapping[str, Scale]
+    categories: Mapping[str, tuple[str | None, ...]]  # of the training rows, in the order of their inputs
+    notes: tuple[str, ...] = ()
+
+
+class Tabular(Loaded):
+    """Splits by name, as prune(model, **data) takes them, and `description`."""
+
+    def __init__(self, loaded: Loaded, splits: dict[str, Samples], description: Description) -> None:
+        super().__init__(splits, classes=loaded.classes, counted=loaded.counted, skipped=[])
+        self.description = description
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}, {len(self.description.features):,} inputs"
+
+
+def load(
+    path: str | Path,
+    *,
+    label: str,
+    groups: str | Sequence[str],
+    numeric: Sequence[str] | None = None,
+    categorical: Sequence[str] | None = None,
+    split: str | None = USUAL_SPLIT,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Tabular:
+    """The rows of a table in splits by name: float32 [N, features], class ids, columns of groups.
+
+    numeric, categorical: the columns that become inputs. Without either: all columns but the label, the groups
+        and the split; those that hold numbers alone are numeric. Groups are inputs only if they are listed.
+    split: column with train, test or validation. A table without the column "split", or None: a split of each
+        class is drawn, `test_share` of it to test, by `seed`; the same at every call.
+    Labels that are whole numbers stay as they are, texts are numbered in sorted order.
+    """
+    chosen = [groups] if isinstance(groups, str) else list(groups)
+    table = _opened(str(path))
+    split = None if split == USUAL_SPLIT and split not in table.columns else split
+    others = [label, *chosen, *([split] if split is not None else [])]
+    problems = _name_problems(table, others, numeric, categorical, label=label, split=split)
+    with refused(table.name, str(path)):
+        kinds = _kinds(table, others, numeric, categorical)
+        frame = _collected(table, [*others, *kinds])
+        read, found = _read(table, frame, kinds)
+    listing = Listing(
+        where=table.name,
+        names=[f"row {i + 1}" for i in range(frame.height)],
+        labels=frame[label].to_list() if label in frame.columns else None,
+        columns={name: frame[name].to_list() for name in chosen if name in frame.columns},
+        splits=None if split is None or split not in frame.columns else frame[split].to_list(),
+    )
+    wishes = Wishes(test_share=test_share, seed=seed)
+    loaded = assemble(listing, _places, wishes, problems + found)  # the inputs are rows of the table, for now
+    rows: dict[str, IntArray] = {name: places for name, (places, _, _) in loaded.items()}
+    inputs, description = _encoded(read, rows["train"], loaded.classes)
+    splits: dict[str, Samples] = {
+        name: (inputs[rows[name]], labels, columns) for name, (_, labels, columns) in loaded.items()
+    }
+    return Tabular(loaded, splits, description)
+
+
+def _places(order: list[int]) -> tuple[IntArray, IntArray, list[tuple[str, str]]]:
+    return np.array(order, dtype=np.int64), np.arange(len(order)), []
+
+
+def _opened(path: str) -> Table:
+    table = open_table(path, ())
+    return table if table.frame.collect_schema().names() else open_table(path, table.columns)  # an NPZ
+
+
+# --- columns ---
+
+
+def _name_problems(
+    table: Table,
+    others: Sequence[str],
+    numeric: Sequence[str] | None,
+    categorical: Sequence[str] | None,
+    *,
+    label: str,
+    split: str | None,
+) -> list[str]:
+    features = [*(numeric or []), *(categorical or [])]
+    problems = missing_columns(table, [*others, *features])
+    problems += [f"column {quoted(name)} is listed twice as an input" for name in repeated(features)]
+    problems += [
+        f"column {quoted(name)} is the {what}, and cannot be an input"
+        for what, name in (("label", label), ("split", split))
+        if name in features
+    ]
+    if not others[1:] or (split is not None and not others[1:-1]):
+        problems.append("groups is missing: which column tells the groups apart?")
+    if not features and not set(table.columns) - set(others):
+        problems.append(f"{table.name} has no column that could be an input: {listed(table.columns)}")
+    return problems
+
+
+def _kinds(
+    table: Table, others: Sequence[str], numeric: Sequence[str] | None, categorical: Sequence[str] | None
+) -> dict[str, Kind]:
+    """The columns that become inputs, in the order of the table, and what they are taken for."""
+    if numeric is not None or categorical is not None:
+        told: dict[str, Kind] = {name: "numeric" for name in numeric or []}
+        told |= {name: "categorical" for name in categorical or []}
+        return {name: told[name] for name in table.columns if name in told and name not in table.repeated}
+    rest = [name for name in table.columns if name not in others]
+    if table.spelled:
+        texts = [_present(table.column(name), pl.String()) for name in rest]
+        types: list[pl.DataType] = [found.dtype for found in spellings(table.frame, texts, ids=False)]
+    else:
+        schema = table.frame.collect_schema()
+        types = [schema[name] for name in rest]
+    return {
+        name: "numeric" if dtype.is_numeric() or dtype == pl.Boolean else "categorical"
+        for name, dtype in zip(rest, types, strict=True)
+    }
+
+
+def _present(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Null where a text is empty, or a number is NaN."""
+    if dtype.is_float():
+        return column.fill_nan(None)
+    return pl.when(column != "").then(column) if dtype == pl.String else column
+
+
+def _collected(table: Table, names: Sequence[str]) -> pl.DataFrame:
+    schema = table.frame.collect_schema()
+    there = [name for name in dict.fromkeys(names) if name in schema]
+    columns = [_present(table.column(name), schema[name]).alias(name) for name in there]
+    return table.frame.select(columns).collect(engine="streaming")
+
+
+# --- values ---
+
+
+@dataclass
+class Read:
+    """The columns of all rows, before the training rows are known."""
+
+    order: list[str] = field(default_factory=list)
+    numbers: dict[str, FloatArray] = field(default_factory=dict)  # NaN where missing
+    texts: dict[str, tuple[IntArray, list[str | None]]] = field(default_factory=dict)  # codes, what they say
+
+
+def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple[Read, list[str]]:
+    read, problems = Read(order=list(kinds)), list[str]()
+    for name, kind in kinds.items():
+        dtype = frame[name].dtype
+        what = f"column {quoted(name)} of {table.name}"
+        if dtype.is_nested() or dtype.is_temporal() or dtype in (pl.Object, pl.Binary):
+            problems.append(
+                f"{what} holds {dtype}: make numbers or texts of it, or list the inputs without it"
+            )
+        elif kind == "numeric":
+            read.numbers[name], found = _as_numbers(frame[name], what)
+            problems += found
+        else:
+            read.texts[name] = codes, texts = factorize(frame[name].to_list())
+            if len(texts) > MOST_CATEGORIES:
+                shown = listed([text for text in texts if text is not None][:3])
+                problems.append(
+                    f"{what} holds {len(texts):,} categories, such as {shown}; at most {MOST_CATEGORIES} can "
+                    "be inputs: merge rare ones, or list the inputs (numeric, categorical) without it"
+                )
+    return read, problems
+
+
+def _as_numbers(column: pl.Series, what: str) -> tuple[FloatArray, list[str]]:
+    series = column.cast(pl.Float64, strict=False)
+    unread = column.filter(series.is_null() & column.is_not_null())
+    numbers = series.fill_null(np.nan).to_numpy().astype(np.float64)
+    infinite = np.flatnonzero(np.isinf(numbers))
+    problems = []
+    if len(unread):
+        shown = listed(unread.unique(maintain_order=True).head(3).to_list())
+        problems.append(
+            f"{what} is to be numeric, but {len(unread):,} of {len(column):,} values are no numbers, such as "
+            f"{shown}: list it as categorical, or leave these values empty"
+        )
+    if infinite.size:
+        problems.append(f"{what} has {infinite.size:,} infinite values, the first in row {infinite[0] + 1:,}")
+    return numbers, problems
+
+
+# --- inputs ---
+
+
+def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArray[np.float32], Description]:
+    """The inputs of all rows, by what is known of the training rows; and what they are."""
+    blocks, names, notes = list[FloatArray](), list[str](), list[str]()
+    scales, categories = dict[str, Scale](), dict[str, tuple[str | None, ...]]()
+    problems = list[str]()
+    for name in read.order:
+        if name in read.numbers:
+            numbers = read.numbers[name]
+            if np.isnan(numbers[train]).all():
+                problems.append(
+                    f"column {quoted(name)} has no value in any training row: list the inputs without it"
+                )
+                continue
+            scale = scales[name] = _scale(numbers[train])
+            notes += [f"{name} has one value in all training rows."] * (scale.deviation == 1)
+            block, own = _standardised(numbers, scale, name)
+        else:
+            codes, texts = read.texts[name]
+            known = {texts[code] for code in np.unique(codes[train])}
+            categories[name] = tuple(text for (text,) in sorted(((t,) for t in known), key=natural_key))
+            block, own = _one_hot(codes, texts, categories[name], name)
+        blocks.append(block)
+        names += own
+    if problems:
+        raise InputProblems(problems)
+    with np.errstate(over="ignore"):
+        inputs = np.concatenate(blocks, axis=1).astype(np.float32)
+    _check_finite(inputs, names)
+    return inputs, Description(tuple(names), tuple(classes), scales, categories, tuple(notes))
+
+
+def _scale(numbers: FloatArray) -> Scale:
+    known = numbers[~np.isnan(numbers)]
+    unit = float(np.abs(known).max()) or 1.0
+    deviation = float((known / unit).std())
+    return Scale(
+        unit=unit,
+        mean=float((known / unit).mean()),
+        deviation=deviation if deviation > CONSTANT else 1.0,
+        indicator=known.size < numbers.size,
+    )
+
+
+def _standardised(numbers: FloatArray, scale: Scale, name: str) -> tuple[FloatArray, list[str]]:
+    """[rows, 1], or [rows, 2] with the indicator."""
+    missing = np.isnan(numbers)
+    with np.errstate(over="ignore"):
+        values = (numbers / scale.unit - scale.mean) / scale.deviation
+    columns = [np.where(missing, 0.0, values)]
+    columns += [missing.astype(float)] if scale.indicator else []
+    return np.stack(columns, axis=1), [name, f"{name} (missing)"][: len(columns)]
+
+
+def _one_hot(
+    codes: IntArray, texts: Sequence[str | None], categories: Sequence[str | None], name: str
+) -> tuple[FloatArray, list[str]]:
+    """[rows, categories]; a row of zeros where the category is not among them."""
+    place = {category: i for i, category in enumerate(categories)}
+    table = np.zeros((len(texts), len(categories)))
+    for code, text in enumerate(texts):
+        if text in place:
+            table[code, place[text]] = 1
+    return table[codes], [f"{name}={MISSING if category is None else category}" for category in categories]
+
+
+def _check_finite(inputs: NDArray[Any], names: Sequence[str]) -> None:
+    bad = ~np.isfinite(inputs)
+    if bad.any():
+        raise InputProblems(
+            [
+                f"row {int(bad[:, i].argmax()) + 1:,}: {name} is so far from the training rows that it is no "
+                "number any more after scaling; is it a mistake?"
+                for i, name in enumerate(names)
+                if bad[:, i].any()
+            ]
+        )
