@@ -11,6 +11,7 @@ its statistics included, is changed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +67,7 @@ def group_importance(
         for layer, weight in zip(masks.layers, weights, strict=True)
     }
     seen = 0
-    with evaluating(network), torch.enable_grad():
+    with evaluating(network), torch.enable_grad(), _changing_shapes():
         for inputs, labels, ids in batches:
             _refuse_unknown(ids, groups)
             seen += 1
@@ -78,6 +79,17 @@ def group_importance(
         raise ValueError("There are no batches: importance cannot be measured on an empty data set.")
     _refuse_infinite(importance)
     return importance
+
+
+@contextlib.contextmanager
+def _changing_shapes() -> Iterator[None]:
+    """Groups are of any size, so cuDNN shall not try all its algorithms for each."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:

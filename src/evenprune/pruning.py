@@ -64,7 +64,8 @@ def prune(
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
     options, problems = _audit_options(methods, tolerance, confidence)
     splits = {"train": train, "test": test} | ({} if validation is None else {"validation": validation})
-    recipe, place = recipe or Recipe(), _device(model, device)
+    place = _device(model, device)
+    recipe = (recipe or Recipe()).on(place)
     data = _checked(model, splits, groups, runs=runs, recipe=recipe, problems=problems)
     dense = _dense_answers(model, data, runs=runs, recipe=recipe, folder=folder, device=place)
     with _one_message():

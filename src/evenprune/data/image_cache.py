@@ -25,7 +25,7 @@ from evenprune import atomic
 from evenprune.data import image_decoding
 from evenprune.data.image_decoding import Pixels, Unreadable
 from evenprune.data.image_pool import Progress, in_order, nothing_shown, shown
-from evenprune.reading import quoted
+from evenprune.reading import UNREADABLE, quoted
 from evenprune.tally import InputProblems
 
 Corrupt = Literal["refuse", "skip"]
@@ -35,6 +35,8 @@ Name = TypeVar("Name", Path, str)
 
 VERSION = 1  # of the files of a cache and of the way to decode
 MOST_SHOWN = 5  # examples in a message
+# What a damaged pair of files raises.
+BROKEN: tuple[type[BaseException], ...] = (*UNREADABLE, TypeError, KeyError, AttributeError)
 ABANDONED = 3600.0  # seconds without a change: whoever was writing this temporary file was killed
 
 
@@ -248,11 +250,10 @@ def _opened(path: Path, found: _Found) -> Images | None:
     try:
         record: Any = json.loads(path.with_suffix(".json").read_bytes())
         unread = {int(place): str(reason) for place, reason in record["left out"].items()}
-        images: Images = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        images: Images = np.lib.format.open_memmap(path, mode="r")  # knows no pickles
+    except BROKEN:
         return None
-    whole = isinstance(images, np.memmap) and images.dtype == np.uint8 and images.ndim == 4
-    if not whole or len(images) != found.count - len(unread):
+    if images.dtype != np.uint8 or images.ndim != 4 or len(images) != found.count - len(unread):
         return None
     found.unread |= unread
     return images

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from evenprune.data.arrays import Samples
 from evenprune.data.folder_listing import USUAL_SPLIT
 from evenprune.data.labelled import Listing, Loaded, Wishes, assemble
-from evenprune.formats import Table, listed, missing_columns, open_table, quoted, refused
+from evenprune.formats import Table, missing_columns, open_table, refused
 from evenprune.groups import MISSING, factorize, natural_key
+from evenprune.reading import listed, quoted
 from evenprune.spelling import repeated, spellings
 from evenprune.tally import FloatArray, InputProblems, IntArray
 
@@ -30,12 +31,11 @@ Kind = Literal["numeric", "categorical"]
 
 @dataclass(frozen=True)
 class Scale:
-    """How a numeric column was standardised: (x / unit − mean) / deviation."""
+    """How a numeric column was standardised, by its training rows: (x − mean) / deviation."""
 
-    unit: float  # the largest magnitude, so that no number is too large to be squared
     mean: float
-    deviation: float
-    indicator: bool  # whether a column tells the missing values
+    deviation: float  # 0 where all values are one: then only the mean is taken off
+    indicator: bool  # whether an input of its own tells the missing values
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def load(
 ) -> Tabular:
     """The rows of a table in splits by name: float32 [N, features], class ids, columns of groups.
 
-    numeric, categorical: the columns that become inputs. Without either: all columns but the label, the groups
-        and the split; those that hold numbers alone are numeric. Groups are inputs only if they are listed.
+    numeric, categorical: the columns that become inputs. Without either: all columns but the label, the
+        groups and the split; those that hold numbers alone are numeric. Groups are inputs only if listed.
     split: column with train, test or validation. A table without the column "split", or None: a split of each
         class is drawn, `test_share` of it to test, by `seed`; the same at every call.
     Labels that are whole numbers stay as they are, texts are numbered in sorted order.
@@ -83,11 +83,25 @@ def load(
     table = _opened(str(path))
     split = None if split == USUAL_SPLIT and split not in table.columns else split
     others = [label, *chosen, *([split] if split is not None else [])]
-    problems = _name_problems(table, others, numeric, categorical, label=label, split=split)
+    features = None if numeric is None and categorical is None else [*(numeric or []), *(categorical or [])]
+    problems = _name_problems(table, others, features)
+    problems += [] if chosen else ["groups is missing: which column tells the groups apart?"]
+    problems += [
+        f"column {quoted(name)} is the {what}, and cannot be an input"
+        for what, name in (("label", label), ("split", split))
+        if name in (features or [])
+    ]
+    if label not in table.columns and not set(chosen) & set(table.columns):
+        raise InputProblems(problems)  # another table than the one that was meant
     with refused(table.name, str(path)):
         kinds = _kinds(table, others, numeric, categorical)
         frame = _collected(table, [*others, *kinds])
         read, found = _read(table, frame, kinds)
+    found += [
+        f"column {quoted(name)} of {table.name} holds {frame[name].dtype}: give one plain value a row"
+        for name in dict.fromkeys(others)
+        if name in frame.columns and (frame[name].dtype.is_nested() or frame[name].dtype == pl.Object)
+    ]
     listing = Listing(
         where=table.name,
         names=[f"row {i + 1}" for i in range(frame.height)],
@@ -117,28 +131,17 @@ def _opened(path: str) -> Table:
 # --- columns ---
 
 
-def _name_problems(
-    table: Table,
-    others: Sequence[str],
-    numeric: Sequence[str] | None,
-    categorical: Sequence[str] | None,
-    *,
-    label: str,
-    split: str | None,
-) -> list[str]:
-    features = [*(numeric or []), *(categorical or [])]
+def _name_problems(table: Table, others: Sequence[str], features: Sequence[str] | None) -> list[str]:
+    """Columns that are not there, or twice. features: None if they are all that is left."""
+    if features is None:
+        problems = missing_columns(table, [*others, *table.repeated])
+        left = set(table.columns) - set(others)
+        return problems + [f"{table.name} has no column left for inputs: {listed(table.columns)}"] * (
+            not left
+        )
     problems = missing_columns(table, [*others, *features])
     problems += [f"column {quoted(name)} is listed twice as an input" for name in repeated(features)]
-    problems += [
-        f"column {quoted(name)} is the {what}, and cannot be an input"
-        for what, name in (("label", label), ("split", split))
-        if name in features
-    ]
-    if not others[1:] or (split is not None and not others[1:-1]):
-        problems.append("groups is missing: which column tells the groups apart?")
-    if not features and not set(table.columns) - set(others):
-        problems.append(f"{table.name} has no column that could be an input: {listed(table.columns)}")
-    return problems
+    return problems + ["no inputs are listed: name columns as numeric or categorical"] * (not features)
 
 
 def _kinds(
@@ -146,8 +149,8 @@ def _kinds(
 ) -> dict[str, Kind]:
     """The columns that become inputs, in the order of the table, and what they are taken for."""
     if numeric is not None or categorical is not None:
-        told: dict[str, Kind] = {name: "numeric" for name in numeric or []}
-        told |= {name: "categorical" for name in categorical or []}
+        told: dict[str, Kind] = dict.fromkeys(numeric or [], "numeric")
+        told |= dict.fromkeys(categorical or [], "categorical")
         return {name: told[name] for name in table.columns if name in told and name not in table.repeated}
     rest = [name for name in table.columns if name not in others]
     if table.spelled:
@@ -201,7 +204,8 @@ def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple
             read.numbers[name], found = _as_numbers(frame[name], what)
             problems += found
         else:
-            read.texts[name] = codes, texts = factorize(frame[name].to_list())
+            read.texts[name] = factorize(frame[name])
+            texts = read.texts[name][1]
             if len(texts) > MOST_CATEGORIES:
                 shown = listed([text for text in texts if text is not None][:3])
                 problems.append(
@@ -245,7 +249,7 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
                 )
                 continue
             scale = scales[name] = _scale(numbers[train])
-            notes += [f"{name} has one value in all training rows."] * (scale.deviation == 1)
+            notes += [] if scale.deviation else [f"{name} has one value in all training rows."]
             block, own = _standardised(numbers, scale, name)
         else:
             codes, texts = read.texts[name]
@@ -264,21 +268,17 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
 
 def _scale(numbers: FloatArray) -> Scale:
     known = numbers[~np.isnan(numbers)]
-    unit = float(np.abs(known).max()) or 1.0
-    deviation = float((known / unit).std())
-    return Scale(
-        unit=unit,
-        mean=float((known / unit).mean()),
-        deviation=deviation if deviation > CONSTANT else 1.0,
-        indicator=known.size < numbers.size,
-    )
+    unit = float(np.abs(known).max()) or 1.0  # so that no number is too large to be squared
+    mean, deviation = float((known / unit).mean()), float((known / unit).std())
+    constant = deviation <= CONSTANT
+    return Scale(unit * mean, 0.0 if constant else unit * deviation, indicator=known.size < numbers.size)
 
 
 def _standardised(numbers: FloatArray, scale: Scale, name: str) -> tuple[FloatArray, list[str]]:
     """[rows, 1], or [rows, 2] with the indicator."""
     missing = np.isnan(numbers)
     with np.errstate(over="ignore"):
-        values = (numbers / scale.unit - scale.mean) / scale.deviation
+        values = (numbers - scale.mean) / (scale.deviation or 1.0)
     columns = [np.where(missing, 0.0, values)]
     columns += [missing.astype(float)] if scale.indicator else []
     return np.stack(columns, axis=1), [name, f"{name} (missing)"][: len(columns)]

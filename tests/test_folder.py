@@ -1,0 +1,539 @@
+"""Images of one's own: tables, class folders, Hugging Face data sets, arrays; and everything bad at once."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evenprune.data import class_labels, folder, huggingface, labelled
+from evenprune.tally import InputProblems
+
+pytest.importorskip("PIL", reason="needs Pillow: pip install 'evenprune[images]'")
+from PIL import Image  # noqa: E402
+
+LABELS = ("cat", "dog", "eel")
+RACES = ("A", "B")
+
+
+def picture(label: int, seed: int, side: int = 8) -> Image.Image:
+    """A colour for the class, and some noise."""
+    rng = np.random.default_rng(seed)
+    pixels = np.full((side, side, 3), 40 + 80 * np.eye(3)[label % 3]) + rng.integers(0, 30, (side, side, 3))
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def rows(count: int = 60, *, split: bool = True) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {
+        "path": [f"part{i % 2}/{i:03d}.png" for i in range(count)],
+        "label": [LABELS[i % 3] for i in range(count)],
+        "race": [RACES[i // 3 % 2] for i in range(count)],
+        "age": [20 + i % 7 for i in range(count)],
+    }
+    if split:
+        columns["split"] = [("train", "train", "Test", "val")[i // 3 % 4] for i in range(count)]
+    return columns
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    place = tmp_path / "images"
+    for i, name in enumerate(rows()["path"]):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        picture(i % 3, i).save(place / name)
+    return place
+
+
+def written(table: dict[str, list[Any]], path: Path) -> Path:
+    frame = pl.DataFrame(table, strict=False)
+    {
+        ".csv": frame.write_csv,
+        ".tsv": lambda file: frame.write_csv(file, separator="\t"),
+        ".parquet": frame.write_parquet,
+        ".jsonl": frame.write_ndjson,
+    }[path.suffix](path)
+    return path
+
+
+def problems(call: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(InputProblems) as caught:
+        call(*arguments, **options)
+    return "\n".join(caught.value.problems)
+
+
+# --- tables ---
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "jsonl"])
+def test_a_table_of_any_form_gives_the_same_splits(images, tmp_path, ending):
+    table = rows()
+    loaded = folder.load(images, written(table, tmp_path / f"t.{ending}"), groups=["race", "age"])
+    assert list(loaded) == ["train", "test", "validation"]
+    assert loaded.classes == LABELS
+    assert repr(loaded) == "30 train, 15 test, 15 validation samples of 3 classes"
+    for name, words in (("train", ("train",)), ("test", ("Test",)), ("validation", ("val",))):
+        inputs, labels, columns = loaded[name]
+        mine = [i for i in range(60) if table["split"][i] in words]
+        assert inputs.shape == (len(mine), 3, 8, 8)
+        assert inputs.dtype == np.uint8
+        assert labels.dtype == np.int64
+        assert labels.tolist() == [i % 3 for i in mine]
+        assert columns["race"].tolist() == [table["race"][i] for i in mine]
+        assert columns["age"].tolist() == [table["age"][i] for i in mine]
+        for i, pixels in zip(mine, inputs, strict=True):
+            assert np.array_equal(pixels.transpose(1, 2, 0), np.asarray(picture(i % 3, i)))
+
+
+def test_splits_are_views_of_one_memory_map(images, tmp_path):
+    table = written(rows(), tmp_path / "t.csv")
+    loaded = folder.load(images, table, groups="race", cache=tmp_path / "c")
+    assert all(isinstance(inputs, np.memmap) for inputs, _, _ in loaded.values())
+    assert len(list((tmp_path / "c").glob("*.npy"))) == 1
+
+
+def test_the_table_may_lie_in_the_folder_and_be_named_by_other_columns(images):
+    table = rows()
+    columns = {"file": [p.replace("/", "\\") for p in table["path"]], "y": [i % 3 for i in range(60)]}
+    written(columns | {"fold": table["split"], "race": table["race"]}, images / "labels.csv")
+    loaded = folder.load(images, "labels.csv", label="y", path="file", split="fold", groups=["race", "y"])
+    assert loaded.classes == ("0", "1", "2")
+    assert not loaded.counted
+    assert loaded["train"][2]["y"].tolist() == loaded["train"][1].tolist()
+
+
+def test_missing_attributes_stay_missing(images, tmp_path):
+    table = rows()
+    table["race"][0] = None
+    _, _, columns = folder.load(images, written(table, tmp_path / "t.csv"), groups="race")["train"]
+    assert columns["race"].tolist()[:2] == [None, "A"]
+
+
+# --- splits that are drawn ---
+
+
+def drawn_by(loaded: folder.Loaded) -> dict[bytes, str]:
+    return {image.tobytes(): name for name, (inputs, _, _) in loaded.items() for image in inputs}
+
+
+def test_a_drawn_split_has_its_share_of_each_class_and_is_always_the_same(images, tmp_path):
+    table = rows(split=False)
+    first = folder.load(images, written(table, tmp_path / "t.csv"), groups="race")
+    assert [np.bincount(first[name][1]).tolist() for name in ("train", "test")] == [[16] * 3, [4] * 3]
+    turned = {name: values[::-1] for name, values in table.items()}
+    again = folder.load(images, written(turned, tmp_path / "t.parquet"), groups="race")
+    assert drawn_by(again) == drawn_by(first)
+    other = folder.load(images, tmp_path / "t.csv", groups="race", seed=1, test_share=0.5)
+    assert [len(labels) for _, labels, _ in other.values()] == [30, 30]
+    assert drawn_by(folder.load(images, tmp_path / "t.csv", groups="race", seed=1)) != drawn_by(first)
+    none = folder.load(images, written(rows(), tmp_path / "u.csv"), groups="race", split=None)
+    assert drawn_by(none) == drawn_by(first)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=200),
+    share=st.floats(0.01, 0.99),
+    seed=st.integers(0, 9),
+    order=st.randoms(use_true_random=False),
+)
+def test_drawing_is_stratified_and_blind_to_order(labels, share, seed, order):
+    names = [f"{i}.jpg" for i in range(len(labels))]
+    splits = labelled.drawn(names, np.array(labels), share, seed)
+    for label in set(labels):
+        mine = [split for split, own in zip(splits, labels, strict=True) if own == label]
+        held_out = mine.count("test")
+        assert held_out <= max(1, round(share * len(mine)))
+        assert held_out >= min(1, len(mine) - 1)
+        assert mine.count("train") >= 1
+    places = list(range(len(labels)))
+    order.shuffle(places)
+    again = labelled.drawn([names[i] for i in places], np.array(labels)[places], share, seed)
+    assert again == [splits[i] for i in places]
+
+
+# --- classes by folders ---
+
+
+@pytest.mark.parametrize("parts", [("",), ("train", "test"), ("Train", "val", "test")])
+def test_a_folder_for_each_class(tmp_path, parts):
+    for part in parts:
+        for label, name in enumerate(LABELS):
+            place = tmp_path / part / name
+            (place / "more").mkdir(parents=True)
+            for i in range(5):
+                picture(label, i).save((place / "more" if i == 4 else place) / f"{i}.JPG", "JPEG")
+            (place / "notes.txt").write_text("no image")
+            (place / ".hidden.jpg").write_text("no image")
+    (tmp_path / ".git").mkdir()
+    loaded = folder.load(tmp_path, groups="label")
+    assert set(loaded) == ({"train", "test"} if len(parts) < 3 else {"train", "test", "validation"})
+    assert loaded.classes == LABELS
+    assert sum(len(labels) for _, labels, _ in loaded.values()) == 15 * len(parts)
+    for _, labels, columns in loaded.values():
+        assert columns["label"].tolist() == [LABELS[label] for label in labels]
+
+
+def test_class_folders_that_are_none(tmp_path):
+    assert "there is no folder" in problems(folder.load, tmp_path / "x", groups="label")
+    assert "has no images" in problems(folder.load, tmp_path, groups="label")
+    picture(0, 0).save(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("path,label\na.png,cat\n")
+    said = problems(folder.load, tmp_path, groups="label")
+    assert "has 1 images, but no folders of classes; give a table" in said
+    assert "labels.csv" in said
+    (tmp_path / "cat").mkdir()
+    picture(0, 0).save(tmp_path / "cat" / "a.png")
+    said = problems(folder.load, tmp_path, groups=["label", "race"])
+    assert "without a table the class is the only attribute, 'label'" in said
+    assert "one class only" in said
+
+
+# --- labels ---
+
+
+def numbered(labels, **options):
+    names = [str(i) for i in range(len(labels))]
+    ids, classes, wrong = class_labels.numbered(labels, names, **{"classes": None, "known": None} | options)
+    return ids.tolist(), classes, wrong
+
+
+def test_labels_become_class_ids():
+    assert numbered(["b", "a", "b"]) == ([1, 0, 1], ("a", "b"), [])
+    assert numbered(["10", "9", "10"])[1] == tuple(str(i) for i in range(11))
+    assert numbered(["0", "2", "0"]) == ([0, 2, 0], ("0", "1", "2"), [])  # nobody moves ids that exist
+    assert numbered([0.0, 1.0, 1.0])[0] == [0, 1, 1]
+    assert numbered([True, False]) == ([1, 0], ("false", "true"), [])
+    assert numbered(["01", "1"])[1] == ("01", "1")
+    assert numbered(["m", "f"], classes=["m", "f"]) == ([0, 1], ("m", "f"), [])
+    assert numbered([1, 2], classes=["2", "1"]) == ([1, 0], ("2", "1"), [])
+    assert numbered([1, 0], known=["m", "f", "x"]) == ([1, 0], ("m", "f", "x"), [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "said"),
+    [
+        (["a", "a"], {}, "one class only: every label is 'a'"),
+        (["a", "b", None, ""], {}, "2 of 4 samples have no label: '2', '3'"),
+        ([0.5, 0.25], {}, "fractions such as 0.5"),
+        ([-1, 0], {}, "from -1 to 0"),
+        ([0, 1999, 2024], {}, "from 0 to 2,024, 3 different ones: class ids are 0, 1, 2"),
+        (["a", "b"], {"classes": ["a", "c"]}, "there are labels 'b', which classes does not name: 'a', 'c'"),
+        (["a", "b"], {"classes": ["a", "b", "a"]}, "one twice"),
+        ([0, -1, 1], {"known": ["m", "f"]}, "1 of 3 samples have no label"),
+        ([0, 5, 1], {"known": ["m", "f"]}, "from 0 to 5"),
+        ([f"x{i}" for i in range(50)], {}, "the label holds 50 different values on 50 samples"),
+    ],
+)
+def test_labels_that_are_wrong(labels, options, said):
+    assert said in "\n".join(numbered(labels, **options)[2])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=30))
+def test_texts_are_numbered_in_sorted_order_and_can_be_read_back(texts):
+    texts = [f"x{text}" for text in texts]  # no numbers among them
+    ids, classes, _ = numbered(texts)
+    assert list(classes) == sorted(set(texts))
+    assert [classes[i] for i in ids] == texts
+
+
+# --- bad input ---
+
+
+def test_everything_bad_comes_in_one_error(images, tmp_path):
+    table = rows() | {"id": [f"person {i}" for i in range(60)]}
+    table["label"] = ["cat"] * 60
+    table["path"][3] = "nowhere.png"
+    table["path"][4] = "part0/000"
+    table["path"][10] = table["path"][9]
+    table["split"] = ["train"] * 59 + ["holdout"]
+    (images / table["path"][20]).write_bytes(b"junk")
+    picture(0, 0, side=9).save(images / table["path"][30])
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups=["race", "id", "rase"])
+    for part in (
+        "has no column 'rase' (did you mean 'race'?)",
+        "one class only: every label is 'cat'",
+        "group column 'id' holds 60 different values on 57 samples"[:44],
+        "put numbers into ranges (bins), or name another column",
+        "2 of 60 files are missing: 'nowhere.png', 'part0/000'; there is '000.png': write the names with",
+        "1 images are in the table more than once: 'part1/009.png'",
+        "1 of 57 images cannot be read",
+        "020.png' (no image of a known format)",
+        "2 different sizes: 8×8 55 times",
+        "9×9 1 times",
+        "split holds 'holdout', but knows 'train', 'test', 'validation' only",
+        "there is no sample in split 'test'",
+    ):
+        assert part in said, said
+    assert len(said.splitlines()) == 9
+
+
+def test_a_label_column_that_is_not_there_hides_nothing_else(images, tmp_path):
+    (images / rows()["path"][20]).write_bytes(b"junk")
+    said = problems(
+        folder.load, images, written(rows(), tmp_path / "t.csv"), label="lable", groups="race", split="fold"
+    )
+    assert "has no columns 'lable' (did you mean 'label'?), 'fold'" in said
+    assert "1 of 60 images cannot be read" in said
+    said = problems(folder.load, images, tmp_path / "t.csv", path="file", groups="race")
+    assert "has no column 'file'" in said
+
+
+def test_ten_thousand_values_of_an_attribute(tmp_path):
+    count = 10_000
+    images = np.zeros((count, 1, 1, 3), np.uint8)
+    said = problems(folder.from_arrays, images, np.arange(count) % 2, {"id": [f"p{i}" for i in range(count)]})
+    assert said.startswith("group column 'id' holds 10,000 different values on 10,000 samples, such as 'p0'")
+
+
+def test_unreadable_images_are_skipped_on_request(images, tmp_path):
+    table = rows()
+    for i in (0, 5, 7):
+        (images / table["path"][i]).write_bytes(b"junk")
+    written(table, tmp_path / "t.csv")
+    assert "3 of 60 images cannot be read" in problems(folder.load, images, tmp_path / "t.csv", groups="race")
+    for cache in (None, tmp_path / "c", tmp_path / "c"):
+        loaded = folder.load(images, tmp_path / "t.csv", groups="race", corrupt="skip", cache=cache)
+        assert len(loaded.skipped) == 3
+        assert "57" not in repr(loaded)
+        assert "3 left out" in repr(loaded)
+        assert sum(len(labels) for _, labels, _ in loaded.values()) == 57
+        for inputs, labels, columns in loaded.values():
+            assert len(inputs) == len(labels) == len(columns["race"])
+            assert inputs.mean((2, 3)).argmax(1).tolist() == labels.tolist()  # each image has its own label
+    for i, split in enumerate(table["split"]):
+        if split == "Test":
+            (images / table["path"][i]).write_bytes(b"junk")
+    said = problems(folder.load, images, tmp_path / "t.csv", groups="race", corrupt="skip")
+    assert "no sample in split 'test', after 17 that cannot be read were left out" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("path,label,race\n", "holds no samples"),
+        ("", "is empty"),
+        ("path,label,race\n,a,b\n", "1 rows name no file"),
+    ],
+)
+def test_tables_without_anything(images, tmp_path, content, said):
+    (tmp_path / "t.csv").write_text(content)
+    assert said in problems(folder.load, images, tmp_path / "t.csv", groups="race")
+
+
+def test_other_slips(images, tmp_path):
+    table = written(rows(split=False), tmp_path / "t.csv")
+    assert "No such file" in problems(folder.load, images, "nowhere.csv", groups="race")
+    assert "there is no folder" in problems(folder.load, tmp_path / "x", table, groups="race")
+    assert "test_share is 1.5" in problems(folder.load, images, table, groups="race", test_share=1.5)
+    nested = pl.DataFrame(rows()).with_columns(race=pl.concat_list("race"))
+    nested.write_parquet(tmp_path / "n.parquet")
+    assert "'race' holds List" in problems(folder.load, images, tmp_path / "n.parquet", groups="race")
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damaged=st.sets(st.integers(0, 59), max_size=20))
+def test_kept_and_skipped_are_all(images, tmp_path, damaged):
+    table = rows()
+    for i, name in enumerate(table["path"]):
+        if i in damaged:
+            (images / name).write_bytes(b"junk")
+        else:
+            picture(i % 3, i).save(images / name)
+    loaded = folder.load(
+        images, written(table, tmp_path / "t.csv"), groups="race", corrupt="skip", cache=tmp_path / "c"
+    )
+    assert len(loaded.skipped) == len(damaged)
+    assert sum(len(labels) for _, labels, _ in loaded.values()) == 60 - len(damaged)
+
+
+# --- arrays ---
+
+
+def test_arrays_in_any_order_of_axes():
+    bytes_ = np.random.default_rng(0).integers(0, 256, (40, 5, 6, 3), dtype=np.uint8)
+    labels, race = np.arange(40) % 2, np.array(["a", "b"])[np.arange(40) // 2 % 2]
+    last = folder.from_arrays(bytes_, labels, {"race": race})
+    first = folder.from_arrays(bytes_.transpose(0, 3, 1, 2), labels, {"race": race})
+    assert last["train"][0].shape == (32, 3, 5, 6)
+    assert np.array_equal(last["test"][0], first["test"][0])
+    grey = folder.from_arrays(bytes_[..., 0], labels, {"race": race})
+    assert grey["train"][0].shape == (32, 3, 5, 6)
+    numbers = folder.from_arrays(
+        np.ones((40, 7), np.float32), labels, {"race": race}, split=["train", "test"] * 20
+    )
+    assert numbers["test"][0].shape == (20, 7)
+    assert "labels 3" in problems(folder.from_arrays, bytes_, labels[:3], {"race": race})
+
+
+# --- Hugging Face ---
+
+
+def png(i: int) -> bytes:
+    stream = io.BytesIO()
+    picture(i % 3, i).save(stream, "PNG")
+    return stream.getvalue()
+
+
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"_type": "ClassLabel", "names": list(LABELS)},
+    "gender": {"_type": "ClassLabel", "names": ["m", "f"]},
+    "race": {"_type": "Value", "dtype": "string"},
+    "array": {"_type": "Array3D", "shape": [8, 8, 3], "dtype": "uint8"},
+}
+
+
+def columns_of(places: list[int]) -> dict[str, list[Any]]:
+    return {
+        "image": [{"bytes": png(i), "path": None} for i in places],
+        "label": [i % 3 for i in places],
+        "gender": [(-1, 0, 1, 0)[i % 4] for i in places],
+        "race": [RACES[i // 3 % 2] for i in places],
+        "array": [np.asarray(picture(i % 3, i)).tolist() for i in places],
+    }
+
+
+def save(place: Path, places: list[int], *, files: int = 2) -> None:
+    """What save_to_disk writes: Arrow streams and two JSON files."""
+    place.mkdir(parents=True)
+    schema = {"image": pl.Struct({"bytes": pl.Binary, "path": pl.String})}
+    frame = pl.DataFrame(columns_of(places), schema_overrides=schema, strict=False)
+    step = -(-len(places) // files)
+    names = [f"data-{n:05d}-of-{files:05d}.arrow" for n in range(files)]
+    for n, name in enumerate(names):
+        frame[n * step : (n + 1) * step].write_ipc_stream(place / name)
+    (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (place / "dataset_info.json").write_text(json.dumps({"features": FEATURES}))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save(tmp_path / "saved" / "train", list(range(40)))
+    save(tmp_path / "saved" / "test", list(range(40, 60)), files=1)
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    return tmp_path / "saved"
+
+
+def check_all(loaded: folder.Loaded) -> None:
+    assert {name: len(labels) for name, (_, labels, _) in loaded.items()} == {"train": 40, "test": 20}
+    assert loaded.classes == LABELS
+    assert not loaded.counted
+    inputs, labels, columns = loaded["test"]
+    assert labels.tolist() == [i % 3 for i in range(40, 60)]
+    assert columns["race"].tolist() == [RACES[i // 3 % 2] for i in range(40, 60)]
+    assert columns["gender"].tolist() == [(None, "m", "f", "m")[i % 4] for i in range(40, 60)]
+    for i, pixels in enumerate(inputs, start=40):
+        assert np.array_equal(pixels.transpose(1, 2, 0), np.asarray(picture(i % 3, i)))
+
+
+def test_a_folder_that_save_to_disk_wrote(saved, tmp_path):
+    assert huggingface.is_saved(saved)
+    for cache in (None, tmp_path / "c", tmp_path / "c"):
+        check_all(folder.from_huggingface(saved, groups=["race", "gender"], cache=cache))
+    check_all(folder.from_huggingface(str(saved), image="array", groups=["race", "gender"]))
+    single = folder.from_huggingface(saved / "train", groups="race", image_size=5)
+    assert [inputs.shape for inputs, _, _ in single.values()] == [(31, 3, 5, 5), (9, 3, 5, 5)]
+
+
+def test_bad_folders_of_data_sets(saved, tmp_path):
+    load = folder.from_huggingface
+    assert "is no folder that save_to_disk" in problems(load, tmp_path, groups="race")
+    said = problems(load, saved, label="lable", groups=["race", "rase"])
+    assert said.count("has no columns 'lable' (did you mean 'label'?), 'rase' (did you mean 'race'?)") == 2
+    assert "arrays are taken as they are" in problems(load, saved, image="array", groups="race", image_size=5)
+    (saved / "test" / "dataset_info.json").write_text("[]")
+    assert "does not say 'features'" in problems(load, saved, groups="race")
+    (saved / "test" / "state.json").unlink()
+    (saved / "train" / "data-00001-of-00002.arrow").write_bytes(b"\xff\xff\xff\xff and nothing")
+    said = problems(load, saved, groups="race")
+    assert "train" in said
+    assert "test" in said
+
+
+class Cell:
+    def __init__(self, value: Any) -> None:
+        self.as_py = lambda: value
+
+
+class ArrowColumn(list[Any]):
+    def to_pylist(self) -> list[Any]:
+        return list(self)
+
+    def __getitem__(self, place: Any) -> Any:
+        return Cell(super().__getitem__(place))
+
+
+class Feature:
+    def __init__(self, told: dict[str, Any]) -> None:
+        if told["_type"] == "ClassLabel":
+            self.names = told["names"]
+
+
+class StandIn:
+    """What is used of a `datasets.Dataset`, over plain lists."""
+
+    def __init__(self, columns: dict[str, list[Any]], form: str = "") -> None:
+        self.columns, self.form, self.column_names = columns, form, list(columns)
+        kinds = {"Image": type("Image", (Feature,), {})}
+        self.features = {name: kinds.get(told["_type"], Feature)(told) for name, told in FEATURES.items()}
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    def select_columns(self, names: list[str]) -> "StandIn":
+        return StandIn({name: self.columns[name] for name in names}, self.form)
+
+    def with_format(self, form: str) -> "StandIn":
+        return StandIn(self.columns, form)
+
+    def __getitem__(self, place: slice) -> dict[str, Any]:
+        assert place == slice(None)
+        if self.form == "arrow":
+            return {name: ArrowColumn(values) for name, values in self.columns.items()}
+        return {"array": np.array(self.columns["array"], dtype=np.uint8)}
+
+
+def test_data_set_objects():
+    parts = {"train": StandIn(columns_of(list(range(40)))), "test": StandIn(columns_of(list(range(40, 60))))}
+    check_all(folder.from_huggingface(parts, groups=["race", "gender"]))
+    check_all(folder.from_huggingface(parts, image="array", groups=["race", "gender"]))
+    single = folder.from_huggingface(parts["train"], groups="race")
+    assert [len(labels) for _, labels, _ in single.values()] == [31, 9]
+    assert "is a list; give a Dataset" in problems(folder.from_huggingface, [1], groups="race")
+    said = problems(folder.from_huggingface, parts, label="lable", groups="race")
+    assert "split 'train' has no column 'lable' (did you mean 'label'?)" in said
+
+
+def test_data_set_objects_of_the_package(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="needs the package datasets")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=list(LABELS)),
+            "gender": datasets.ClassLabel(names=["m", "f"]),
+            "race": datasets.Value("string"),
+            "array": datasets.Array3D((8, 8, 3), "uint8"),
+        }
+    )
+    whole = datasets.Dataset.from_dict(columns_of(list(range(60))), features=features)
+    turned = whole.select(range(59, -1, -1))
+    data = datasets.DatasetDict(
+        {"train": turned.select(range(59, 19, -1)), "test": turned.select(range(19, -1, -1))}
+    )
+    data.save_to_disk(tmp_path / "saved")
+    for given_ in (data, tmp_path / "saved", datasets.load_from_disk(tmp_path / "saved")):
+        for image in ("image", "array"):
+            check_all(folder.from_huggingface(given_, image=image, groups=["race", "gender"]))
+    streamed = whole.to_iterable_dataset()
+    assert "streaming" in problems(folder.from_huggingface, streamed, groups="race")
+    picture(0, 0).save(tmp_path / "a.png")
+    by_path = datasets.Dataset.from_dict(
+        {"image": [str(tmp_path / "a.png")] * 4, "label": [0, 1, 0, 1], "race": ["a", "b"] * 2},
+    ).cast_column("image", datasets.Image())
+    assert len(folder.from_huggingface(by_path, groups="race")["train"][1]) == 2
