@@ -87,7 +87,7 @@ def copy_rate(device: torch.device) -> float:
 
 def steps(loop: Loop, count: int) -> None:
     for step in range(count):
-        advance(loop, step)
+        advance(loop, step, epoch=15)
 
 
 def without_constraints(loop: Loop) -> tuple[Plan, constraint.State]:

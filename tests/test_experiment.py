@@ -31,23 +31,27 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "epochs": 2, "pruning_epochs": 1, "batch_size": 7, "lr": 0.5, "momentum": 0.0, "weight_decay": 1.0,
         "optimizer": "adamw", "schedule": "cosine", "clip_norm": 1.0, "precision": "bfloat16",
         "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
+        "table": "t.csv", "label": "y", "path": "file", "split": "fold", "classes": ("a",), "test_share": 0.3,
+        "image_size": 64, "corrupt": "skip",
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
-    assert set(changes) | {"device", "out"} == {f.name for f in fields(Experiment)}
+    assert set(changes) | {"device", "out", "cache"} == {f.name for f in fields(Experiment)}
     assert len(ids | {GOOD.id}) == len(changes) + 1
-    assert replace(GOOD, device="cuda", out="elsewhere").id == GOOD.id
+    assert replace(GOOD, device="cuda", out="elsewhere", cache="x").id == GOOD.id
 
 
 def test_an_id_is_readable_stable_and_a_file_name() -> None:
     wanted = replace(GOOD, data="/data/my faces.npz", method=("nft", "ceag:k=20"), sparsity=0.925)
     assert wanted.id == "my_faces-nft+ceag-s0.925-" + wanted.id[-8:]
     assert GOOD.id == "faces-ceag-s0.9-3115f5ed"  # folders of old runs must be found again
+    assert replace(GOOD, data="/data/faces/").id.startswith("faces-ceag-s0.9-")
 
 
 def test_all_problems_are_named_at_once() -> None:
     wrong = Experiment(
         sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
         seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
+        image_size=0, test_share=1.0, corrupt="keep",
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
@@ -56,7 +60,8 @@ def test_all_problems_are_named_at_once() -> None:
         "schedule is 'step'",
         "seeds is [1, 1]",
         "method 'ceag:k=0'", "method 'nonsense': there is no such method; choose of nft", "kk",
-        "confidence is 1.5", "batch_size is 0",
+        "confidence is 1.5", "batch_size is 0", "image_size is 0", "test_share is 1.0",
+        "corrupt is 'keep': choose refuse or skip",
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []

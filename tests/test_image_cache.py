@@ -299,9 +299,9 @@ def test_unequal_sizes_are_counted_and_nothing_is_cached(tmp_path):
         decode([*paths, paths[9].with_name("x.jpg")], size=None, cache=tmp_path / "cache")
     assert len(caught.value.problems) == 2
     said = caught.value.problems[1]
-    assert "3 different sizes: 12×12 6 times" in said
-    assert "20×12 3 times" in said
-    assert "12×5 1 times" in said
+    assert "3 different sizes: 12×12 (6, such as" in said
+    assert "20×12 (3, such as" in said
+    assert "12×5 (1, such as" in said
     assert "image_size" in said
     assert list((tmp_path / "cache").iterdir()) == []
     assert decode(paths, size=10).images.shape == (10, 3, 10, 10)

@@ -19,7 +19,7 @@ LAYERS = [
     "methods",
     "replay recipe augment conv_kernels grouped_conv wide_layers widening fleet checkpoint predict "
     "importance fairgrape trackers",
-    "loop element_wise history resume training",
+    "teacher heldout loop element_wise history resume training",
     "models data",
     "experiment samples result pruning built_in model_file architectures data_source",
     "audit_command prune_command data_command report_command cli __main__",

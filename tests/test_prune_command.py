@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from evenprune import architectures
 from evenprune.experiment import BUILT_IN
+from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
 from evenprune.tally import InputProblems
+from tests.photo_cases import photos
 from tests.training_cases import NAMES, images, network, trained
 
 COMMAND = [sys.executable, "-m", "evenprune"]
@@ -233,6 +237,131 @@ def test_the_flags_of_run_change_the_built_in_experiment() -> None:
         experiment_of(RunFlags(experiment="nonsense"))
     with pytest.raises(InputProblems, match="4 problems"):
         experiment_of(PruneFlags())
+
+
+# --- images and tables of one's own ---
+
+
+@pytest.fixture(scope="module")
+def photo_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    photos(folder)
+    return folder
+
+
+@pytest.fixture
+def at_photos(photo_place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(photo_place)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    return {
+        "model": "small_cnn", "weights": "dense.safetensors", "data": "photos", "table": "photos.csv",
+        "label": "smiling", "groups": ["race,gender"], "image_size": 24, "sparsity": 0.6, "tolerance": 0.5,
+        "epochs": 3, "pruning_epochs": 1, "batch_size": 32, "k": 5,
+    }  # fmt: skip
+
+
+def test_a_folder_of_images_goes_to_an_audit_page(at_photos: dict[str, Any], photo_place: Path) -> None:
+    result, out, notes = conducted(PruneFlags(**at_photos))
+    assert out.name.startswith("photos-ceag-s0.6-")
+    assert "dense" in str(result)
+    assert [note for note in notes if "0 no, 1 yes" in note and "--classes" in note]
+    (page,) = (out / "audits").glob("*-test.html")
+    assert "Asian × female" in page.read_text()
+    document = result.document()
+    assert sum(document["samples"]["test"]) == 48
+    assert len(list((photo_place / "runs" / "image-cache").glob("*.npy"))) == 1
+    repeated, *_ = conducted(PruneFlags(**at_photos | {"groups": ["race", "gender"]}))  # the same experiment
+    assert str(repeated) == str(result)
+
+
+def test_classes_in_the_order_of_the_model(at_photos: dict[str, Any]) -> None:
+    right, _, _ = conducted(PruneFlags(**at_photos | {"classes": ["no,yes"], "out": "runs/right"}))
+    wrong, _, notes = conducted(PruneFlags(**at_photos | {"classes": ["yes", "no"], "out": "runs/wrong"}))
+    accuracy = [float(one.dense["test"].correct.float().mean()) for one in (right, wrong)]
+    assert accuracy[0] > 0.8
+    assert sum(accuracy) == pytest.approx(1)
+    assert not [note for note in notes if "sorted order" in note]
+
+
+def test_unreadable_images_are_refused_or_skipped(at_photos: dict[str, Any], photo_place: Path) -> None:
+    lines = (photo_place / "photos.csv").read_text().splitlines()
+    (photo_place / "photos" / "broken.jpg").write_bytes(b"no image")
+    more = [f"{'broken' if i == 8 else 'gone'}.jpg,yes,White,male" for i in (8, 9)]
+    (photo_place / "broken.csv").write_text("\n".join([*lines, more[0]]))
+    (photo_place / "gone.csv").write_text("\n".join([*lines, *more]))
+    with pytest.raises(InputProblems) as caught:
+        conducted(PruneFlags(**at_photos | {"table": "gone.csv", "model": "nowhere.py:f"}))
+    for part in ("1 of 242 files are missing", "1 of 241 images cannot be read", "no file nowhere.py"):
+        assert part in str(caught.value)
+    _, _, notes = conducted(PruneFlags(**at_photos | {"table": "broken.csv", "corrupt": "skip"}))
+    assert [note for note in notes if "one image could not be read, and is left out: " in note]
+
+
+def test_a_folder_per_class_and_a_saved_data_set(at_photos: dict[str, Any], photo_place: Path) -> None:
+    for line in (photo_place / "photos.csv").read_text().splitlines()[1:]:
+        name, smiling, *_ = line.split(",")
+        link = photo_place / "by_class" / smiling / Path(name).name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(photo_place / "photos" / name)
+    by_class = {"data": "by_class", "table": None, "groups": ["smiling"]}
+    result, _, _ = conducted(PruneFlags(**at_photos | by_class))
+    assert sum(result.document()["samples"]["test"]) == 48
+    frame = pl.read_csv(photo_place / "photos.csv")
+    pictures = [{"bytes": (photo_place / "photos" / p).read_bytes(), "path": None} for p in frame["path"]]
+    saved = photo_place / "saved"
+    saved.mkdir()
+    frame.with_columns(image=pl.Series(pictures)).write_ipc_stream(saved / "data.arrow")
+    (saved / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    features = {name: {"_type": "Value"} for name in frame.columns} | {"image": {"_type": "Image"}}
+    (saved / "dataset_info.json").write_text(json.dumps({"features": features}))
+    result, _, _ = conducted(PruneFlags(**at_photos | {"data": "saved", "table": None}))
+    assert sum(result.document()["samples"]["test"]) == 48
+
+
+def test_a_table_goes_the_same_way(at_photos: dict[str, Any], photo_place: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    table = {"size": rng.normal(y), "weight": rng.normal(-y), "label": y, "race": rng.choice(["A", "B"], 300)}
+    pl.DataFrame(table).write_csv(photo_place / "people.csv")
+    torch.manual_seed(0)
+    save_file(mlp(2, num_classes=2).state_dict(), photo_place / "mlp.safetensors")
+    flags = {name: at_photos[name] for name in ("sparsity", "tolerance", "epochs", "pruning_epochs", "k")}
+    flags |= {"data": "people.csv", "model": "mlp", "weights": "mlp.safetensors", "groups": ["race"]}
+    result, _, _ = conducted(PruneFlags(**flags))
+    assert sum(result.document()["samples"]["test"]) == 60
+
+
+BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"image_size": None}, ["3 different sizes", "--image-size 64"]),
+    ({"label": "smile"}, ["has no column 'smile' (did you mean 'smiling'?)"]),
+    ({"table": None}, ["without a table the class is the only attribute", "'race', 'gender'"]),
+    ({"weights": None}, ["small_cnn is an architecture: give its trained weights with --weights"]),
+    ({"model": "mlp"}, ["mlp takes one row of features; the inputs have shape [3, 24, 24]"]),
+    ({"model": "resnet34"}, ["do not fit the model"]),
+    ({"test": "t.npz"}, ["--test is for an NPZ file; 'photos' is a folder of images"]),
+    ({"data": "nowhere"}, ["data 'nowhere': No such file or folder"]),
+    ({"data": "photos.csv"}, ["--table is for a folder of images; 'photos.csv' is a table"]),
+    ({"groups": ["path"]}, ["group column 'path' holds 240 different values on 240 samples"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD_PHOTOS, ids=[said[0] for _, said in BAD_PHOTOS])
+def test_bad_images_are_one_message(
+    at_photos: dict[str, Any], changes: dict[str, Any], said: list[str]
+) -> None:
+    with pytest.raises(InputProblems) as caught:
+        conducted(PruneFlags(**(at_photos | changes)))
+    for part in said:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(architectures.BUILDERS))
+def test_architectures_are_built_for_the_data(name: str) -> None:
+    shape = (5,) if name == "mlp" else (3, 32, 32)
+    model = architectures.build(name, shape, 7).eval()
+    assert model(torch.zeros(2, *shape)).shape == (2, 7)
+    with pytest.raises(InputProblems, match="the inputs have shape"):
+        architectures.build(name, (2, 3), 7)
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 """The README's snippets run as they stand, and what it names exists."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import evenprune
 from evenprune.models.mlp import mlp
+from tests.photo_cases import photos, trained
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-AUDIT, ONE_CALL, OWN_LOOP = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+AUDIT, ONE_CALL, OWN_LOOP, OWN_IMAGES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+(PRUNE_IMAGES,) = re.findall(r"```\n(evenprune prune .*?)```", README, flags=re.DOTALL)
 
 
 def samples(n, seed):
@@ -70,6 +75,40 @@ def test_own_loop_snippet():
     exec(OWN_LOOP, given)
     assert torch.isfinite(given["loss"])
     assert given["masks"].sparsity.item() == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def photo_place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    photos(folder)
+    return folder
+
+
+def test_own_images_command(photo_place):
+    command = shlex.split(PRUNE_IMAGES.replace("\\\n", " "))
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=photo_place,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "0 no, 1 yes" in done.stderr
+    pages = sorted(path.name for path in (photo_place / "runs/photos/audits").glob("*.html"))
+    assert pages == ["000-ceag-s0.8-seed0-test.html", "000-ceag-s0.8-seed0-train.html"]
+    assert "Asian × female" in (photo_place / "runs/photos/audits" / pages[0]).read_text()
+    assert (photo_place / "runs/photos/comparison.html").as_uri() in done.stdout
+
+
+def test_own_images_snippet(photo_place, monkeypatch, capsys):
+    monkeypatch.chdir(photo_place)
+    given = {"evenprune": evenprune, "methods": evenprune.methods, "model": trained(photo_place)}
+    given["recipe"] = evenprune.Recipe(epochs=3, pruning_epochs=1, batch_size=32)
+    exec(OWN_IMAGES, given)
+    assert "192 train, 48 test samples of 2 classes ('no', 'yes')" in capsys.readouterr().out
+    assert given["result"].audits["CEAG, seed 0"]["test"].verdict in ("pass", "fail", "inconclusive")
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(\w+\.py)`", README))))

@@ -15,13 +15,17 @@ METHODS = {
     "el": ("EL", "equalizes the groups' losses"),
     "el_rb": ("EL+RB", "equalizes the groups' losses"),
     "ceag": ("CEAG", "bounds each excess gap"),
-    "ceag_no_rb": ("CEAG without buffer", "bounds every excess gap, batch by batch"),
+    "ceag_no_rb": ("CEAG (no RB)", "bounds every excess gap, batch by batch"),
     "celg": ("CELG", "bounds every excess gap of the loss"),
     "pairwise": ("Ψ_PW", "bounds the largest disparity"),
     "all_pairs": ("All pairs", "bounds the disparity of all pairs"),
     "equalized": ("Equalized", "drives every excess gap to zero"),
     "approximately_equal": ("Approximately equal", "bounds the size of every excess gap"),
     "two_sided": ("Two-sided", "bounds every excess gap on both sides"),
+    "kd": ("KD", "learns from the dense model as well"),
+    "performance_weighted": ("Performance-weighted", "weighs samples that the dense model finds hard"),
+    "group_dro": ("Group DRO", "weighs the groups with the largest loss"),
+    "balanced": ("Balanced", "draws every group as often"),
 }
 
 

@@ -17,6 +17,8 @@ estimated like one more group (with a ring of their own), which weighs in the ov
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -26,8 +28,10 @@ from evenprune.plan import Method, Plan, Switch, slow_rings
 
 __all__ = [
     "Method",
+    "Outcomes",
     "Plan",
     "State",
+    "follow_pass_",
     "group_weights",
     "init",
     "multipliers",
@@ -37,9 +41,20 @@ __all__ = [
 ]
 
 State = dict[str, Tensor]  # every tensor has the run axis first
+
+
+class Outcomes(NamedTuple):
+    """What came of samples, each [runs, batch]."""
+
+    losses: Tensor
+    correct: Tensor
+    groups: Tensor
+    sample: Tensor | None  # ids, for the table
+
+
 # Written in place by the estimators.
 MEMORY = ("ring", "ring_count", "ring_total", "table", "table_total", "table_seen")
-FAMILIES = ("multiplier", "multiplier_down", "multiplier_extreme", "multiplier_pair")
+FAMILIES = ("multiplier", "multiplier_down", "multiplier_extreme", "multiplier_pair", "group_share")
 
 
 def init(plan: Plan) -> State:
@@ -57,10 +72,12 @@ def init(plan: Plan) -> State:
         "negative_weights": zeros(dtype=torch.int64),
         "steps": zeros(dtype=torch.int64),
     }
-    widths = dict(zip(FAMILIES, (groups, groups, 1, groups**2), strict=True))
+    widths = dict(zip(FAMILIES, (groups, groups, 1, groups**2, groups), strict=True))
     for family in sorted(plan.families):
         state[family] = zeros(widths[family])
-        if plan.nupi:
+        if family == "group_share":
+            state[family].fill_(1 / groups)
+        elif plan.nupi:
             state[f"{family}_error"] = zeros(widths[family])
     if "ring" in plan.estimators:
         state["ring"] = zeros(groups + 2, plan.slots, dtype=plan.outcome_dtype)
@@ -84,15 +101,17 @@ def step(
     *,
     index: Tensor | None = None,
     active: Tensor,
+    heldout: Outcomes | None = None,
 ) -> tuple[Tensor, State]:
     """One batch: push the outcomes, move the multipliers, weigh the samples with the *new* multipliers.
 
     losses, correct, groups, index: [runs, batch] (index: ids of the training samples, for the table).
     active: bool [runs] or []; where it is False the weights are 1/batch and the state stays as it is.
+    heldout: a batch of other samples; the multipliers of methods with `multipliers_on` follow these.
     Returns (weights [runs, batch], new state). Minimise (weights * losses).sum().
     """
     copied = {name: value.clone() if name in MEMORY else value for name, value in state.items()}
-    return _advance(plan, copied, losses, correct, groups, index=index, active=active)
+    return _advance(plan, copied, Outcomes(losses, correct, groups, index), active, heldout)
 
 
 @torch.no_grad()
@@ -105,42 +124,118 @@ def step_(
     *,
     index: Tensor | None = None,
     active: Tensor,
+    heldout: Outcomes | None = None,
 ) -> Tensor:
     """`step` in place: the tensors of `state` are overwritten. Returns the weights [runs, batch]."""
-    weights, new = _advance(plan, state, losses, correct, groups, index=index, active=active)
-    for name in state:
-        if name not in MEMORY:
-            state[name].copy_(new[name])
+    weights, new = _advance(plan, state, Outcomes(losses, correct, groups, index), active, heldout)
+    _write(state, new)
     return weights
 
 
-def _advance(
+def _write(state: State, new: State) -> None:
+    for name in state:
+        if name not in MEMORY:
+            state[name].copy_(new[name])
+
+
+@torch.no_grad()
+def follow_pass_(
     plan: Plan,
     state: State,
     losses: Tensor,
     correct: Tensor,
     groups: Tensor,
     *,
-    index: Tensor | None,
-    active: Tensor,
+    dense_correct: Tensor,
+    due: Tensor,
+) -> None:
+    """After a full pass over the held-out split: move the multipliers of the runs that are due, in place.
+
+    losses, correct: [runs, samples]; groups, dense_correct: [samples]; due: bool [runs].
+    """
+    run, line = plan.run, torch.where(groups < 0, plan.groups, groups)
+    outcome = run.loss.pick(losses.to(plan.dtype), correct.to(plan.dtype))
+    nothing = outcome.new_zeros(plan.runs, plan.groups + 1)
+    number = nothing.index_add(1, line, torch.ones_like(outcome))
+    mean = nothing.index_add(1, line, outcome) / number.clamp_min(1)
+    psi, counted = _excess_gaps(plan, Estimate(mean, number > 0, plan.share))
+    move = run.passes.limit(due.unsqueeze(1))  # [runs, 1]
+    slack = None
+    if plan.cautious:
+        error = standard_errors(correct, dense_correct, line, number, plan.share)[:, :-1]
+        slack = run.caution * error.to(plan.dtype)
+    moved, violation = _ascend(plan, state, psi, counted & move, slack)
+    report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
+    _write(state, {**state, **moved, **{n: _where_run(move, v, state[n]) for n, v in report.items()}})
+
+
+def standard_errors(
+    correct: Tensor, dense_correct: Tensor, line: Tensor, number: Tensor, share: Tensor
+) -> Tensor:
+    """Of ψ_g, from the pairs (dense right or wrong, sparse right or wrong) of each sample. [runs, groups + 1]
+
+    d = dense - sparse is -1, 0 or 1, so V_g = (mean d² - mean² d)/n_g is the variance of Δ_g, and
+    Var ψ_g = (1 - π_g)² V_g + Σ_{h≠g} π_h² V_h = (1 - 2π_g) V_g + Σ_h π_h² V_h.
+    """
+    change = dense_correct.to(share.dtype) - correct.to(share.dtype)  # [runs, samples]
+    nothing = torch.zeros_like(share)
+    size = number.clamp_min(1)
+    mean, square = (nothing.index_add(1, line, part) / size for part in (change, change.square()))
+    variance = (square - mean.square()) / size
+    common = (share.square() * variance).sum(1, keepdim=True)
+    return ((1 - 2 * share) * variance + common).clamp_min(0).sqrt()
+
+
+def _advance(
+    plan: Plan, state: State, train: Outcomes, active: Tensor, heldout: Outcomes | None
 ) -> tuple[Tensor, State]:
-    losses = losses.detach().to(plan.dtype)
+    losses = train.losses.detach().to(plan.dtype)
     on = active.reshape(-1, 1).expand(plan.runs, 1)  # [runs, 1]
     even, steps = 1 / losses.shape[1], state["steps"] + on.squeeze(1)
     if not plan.families:
         return torch.full_like(losses, even), {**state, "steps": steps}
-    batch = estimate.group_batch(groups, plan.groups)
-    outcome = plan.run.loss.pick(losses, correct.to(plan.dtype))  # [runs, batch]
-    measured = _estimates(plan, state, batch, outcome, index=index, on=on)
+    batch = estimate.group_batch(train.groups, plan.groups)
+    seen, seen_batch = _followed(plan, train, batch, heldout)
+    moves = on & ~plan.run.passes.on if plan.run.passes.some else on
+    outcome = plan.run.loss.pick(seen.losses.detach().to(plan.dtype), seen.correct.to(plan.dtype))
+    measured = _estimates(plan, state, seen_batch, outcome, index=seen.sample, on=moves)
     psi, counted = _excess_gaps(plan, measured)
-    moved, violation = _ascend(plan, state, psi, counted & on)
+    moved, violation = _ascend(plan, state, psi, counted & moves)
     report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
-    kept = {name: _where_run(on, value, state[name]) for name, value in report.items()}
+    kept = {name: _where_run(moves, value, state[name]) for name, value in report.items()}
     new = {**state, **moved, **kept, "steps": steps}
-    weights = _weights(plan, new, batch, _sides(plan, psi, batch, losses))
+    weights = _weights(plan, new, batch, _sides(plan, new["psi"], batch, losses))
     new["negative_weights"] = state["negative_weights"] + ((weights < 0) & on).sum(1)
     weights = plan.run.clip.pick(_clipped(weights), weights)
+    if plan.run.dro.some:
+        new["group_share"] = _shares(plan, state["group_share"], batch, losses, on)
+        weights = plan.run.dro.pick(_of_samples(new["group_share"], batch), weights)
     return torch.where(on, weights, even), new
+
+
+def _followed(
+    plan: Plan, train: Outcomes, batch: Grouped, heldout: Outcomes | None
+) -> tuple[Outcomes, Grouped]:
+    """The samples that each run's multipliers follow: the training batch, or the held-out one."""
+    own = plan.run.heldout
+    if heldout is None or not own.some:
+        return train, batch
+    sample = (
+        None if train.sample is None or heldout.sample is None else own.pick(heldout.sample, train.sample)
+    )
+    groups = own.pick(heldout.groups, train.groups)
+    seen = Outcomes(
+        own.pick(heldout.losses, train.losses), own.pick(heldout.correct, train.correct), groups, sample
+    )
+    return seen, estimate.group_batch(groups, plan.groups)
+
+
+def _shares(plan: Plan, share: Tensor, batch: Grouped, losses: Tensor, on: Tensor) -> Tensor:
+    """Group DRO: q_g <- q_g exp(η L_g) for the groups of the batch, then Σ q_g = 1."""
+    seen = estimate.read_batch(batch, losses, plan.groups)
+    step = (plan.run.dual_lr * seen.value * seen.counted)[:, :-1]
+    raised = share * (step - step.amax(1, keepdim=True)).exp()  # a common factor, gone after the next line
+    return torch.where(plan.run.dro.limit(on), raised / raised.sum(1, keepdim=True), share)
 
 
 def _where_run(on: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -227,15 +322,20 @@ def _rows(plan: Plan, psi: Tensor, counted: Tensor) -> dict[str, tuple[Tensor, T
     return rows
 
 
-def _ascend(plan: Plan, state: State, psi: Tensor, counted: Tensor) -> tuple[State, Tensor]:
+def _ascend(
+    plan: Plan, state: State, psi: Tensor, counted: Tensor, slack: Tensor | None = None
+) -> tuple[State, Tensor]:
     """λ <- [λ + η·violation]₊ (no projection for equalities); returns new state and the largest violation.
 
     nuPI, e the violation and ξ₋₁ = 0:  λ <- λ + η (Ki e + Kp (ξ_t - ξ_{t-1})),  ξ_t = ν ξ_{t-1} + (1 - ν) e.
-    SGD is Kp = 0, Ki = 1. Rows that cannot be evaluated at this step do not move.
+    SGD is Kp = 0, Ki = 1. Rows that cannot be evaluated at this step do not move. With `slack` [runs, groups]
+    only what a violation is beyond the slack counts: its lower limit if positive, its upper if negative.
     """
     run, new, largest = plan.run, {}, []
     for family, (score, known) in _rows(plan, psi, counted).items():
         violation = score - run.tolerance
+        if slack is not None and family == "multiplier":
+            violation = violation.sign() * (violation.abs() - slack).clamp_min(0)
         move = violation
         if plan.nupi:
             before = state[f"{family}_error"]
@@ -246,6 +346,8 @@ def _ascend(plan: Plan, state: State, psi: Tensor, counted: Tensor) -> tuple[Sta
         raised = run.equal.pick(raised, raised.clamp_min(0))
         new[family] = torch.where(known, raised, state[family])
         largest.append(torch.where(known, violation, -torch.inf).amax(1))
+    if not largest:  # no rows: group DRO alone
+        return {}, torch.zeros_like(psi[:, 0])
     worst = torch.stack(largest).amax(0)
     return new, torch.where(torch.isinf(worst), 0, worst)
 

@@ -22,10 +22,10 @@ FLAGS = {  # those that not every kind of data has
     "test": ("npz",),
     "table": ("images",),
     "path": ("images", "saved"),
-    "split": ("images",),
+    "split": ("images", "table"),
     "label": ("images", "saved", "table"),
     "classes": ("images", "saved"),
-    "test_share": ("images", "saved"),
+    "test_share": ("images", "saved", "table"),
     "image_size": ("images", "saved"),
     "corrupt": ("images", "saved"),
 }
@@ -44,6 +44,8 @@ def kind_of(path: str) -> str:
 
 def load(wanted: Experiment) -> Mapping[str, Samples]:
     """The splits by name; notes on what was left out or numbered here are warnings."""
+    if not Path(wanted.data).exists():
+        raise InputProblems([f"data {quoted(wanted.data, 300)}: No such file or folder"])
     kind = kind_of(wanted.data)
     problems = _out_of_place(wanted, kind)
     try:
@@ -52,7 +54,7 @@ def load(wanted: Experiment) -> Mapping[str, Samples]:
         raise InputProblems(problems + error.problems) from None
     if problems:
         raise InputProblems(problems)
-    for note in _notes(splits):
+    for note in _notes(splits, kind):
         warnings.warn(note, stacklevel=2)
     return splits
 
@@ -74,19 +76,21 @@ def _out_of_place(wanted: Experiment, kind: str) -> list[str]:
     ]
 
 
-def _notes(splits: Any) -> list[str]:
+def _notes(splits: Any, kind: str) -> list[str]:
     classes, skipped = getattr(splits, "classes", ()), getattr(splits, "skipped", [])
-    notes = []
+    notes = list(getattr(getattr(splits, "description", None), "notes", ()))
     if getattr(splits, "counted", False):
         order = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:10]))
         more = f" … and {len(classes) - 10:,} more" if len(classes) > 10 else ""
+        advice = "; if they are not, name the classes in theirs: --classes a,b,c"
         notes.append(
-            f"the labels were numbered in sorted order: {order}{more}; the model's outputs must be in this "
-            "order. If they are not, name the classes in theirs: --classes a,b,c"
+            f"the labels were numbered in sorted order: {order}{more}. The model's outputs must be in this "
+            f"order{advice if kind in FLAGS['classes'] else ''}"
         )
     if skipped:
         told = listed([name for name, _ in skipped], 5)
-        notes.append(f"{len(skipped):,} images could not be read and were left out: {told}")
+        many = f"{len(skipped):,} images" if len(skipped) > 1 else "one image"
+        notes.append(f"{many} could not be read, and {'are' if len(skipped) > 1 else 'is'} left out: {told}")
     return notes
 
 
@@ -129,7 +133,13 @@ def _of_images(wanted: Experiment) -> dict[str, Any]:
 def _table(wanted: Experiment) -> Mapping[str, Samples]:
     from evenprune.data import tabular
 
-    return tabular.load(wanted.data, label=wanted.label, groups=wanted.groups)
+    return tabular.load(
+        wanted.data,
+        label=wanted.label,
+        groups=wanted.groups,
+        split=wanted.split,
+        test_share=wanted.test_share,
+    )
 
 
 READERS: dict[str, Callable[[Experiment], Mapping[str, Samples]]] = {

@@ -20,12 +20,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from evenprune import constraint
 from evenprune.constraint import Plan, State
 from evenprune.fleet import Fleet, Single
+from evenprune.heldout import Heldout
 from evenprune.masks import Masks, schedule
 from evenprune.predict import autocast, cross_entropies
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
+from evenprune.teacher import Teacher, primal_losses
 from evenprune.wide_layers import part
 
 WINDOW_BYTES = 1 << 26  # inputs brought to the device at once, where the host has the data
@@ -51,7 +53,8 @@ class Epoch:
 class Batch(NamedTuple):
     """What came of one batch of every run. [runs, batch] each"""
 
-    losses: Tensor
+    losses: Tensor  # cross-entropies
+    primal: Tensor  # what is minimised: these, or what the method makes of them
     correct: Tensor
     groups: Tensor
     sample: Tensor  # ids
@@ -84,8 +87,13 @@ class Loop:
     totals: dict[str, Tensor]  # of the epoch so far, each [runs]
     now: Epoch
     parts: "Parts"
+    teacher: Teacher | None = None
+    heldout: Heldout | None = None
+    balance: Tensor | None = (
+        None  # [samples] on the CPU: how often a sample is drawn where groups are balanced
+    )
     replay: Replay = field(init=False)  # of one step
-    best: dict[str, Any] = field(default_factory=dict)  # "accuracy" and "epoch", both [runs], and "network"
+    best: dict[str, Any] = field(default_factory=dict)  # "score" and "epoch", both [runs], and "network"
 
     @property
     def steps(self) -> int:
@@ -104,11 +112,15 @@ def build(
     train: Split,
     reference: DenseReference,
     masks: Masks,
+    teacher: Teacher | None = None,
+    heldout: Heldout | None = None,
+    heldout_reference: DenseReference | None = None,
 ) -> Loop:
     """A loop before its first step. Network, masks and samples are on the device already."""
     dtype = torch.float64 if next(network.parameters()).dtype == torch.float64 else torch.float32
     methods = [run.method for run in runs]
-    plan = Plan.of(methods, reference, samples=len(train), dtype=dtype).to(train.labels.device)
+    plan = Plan.of(methods, reference, samples=len(train), heldout=heldout_reference, dtype=dtype)
+    plan = plan.to(train.labels.device)
     optimizer = recipe.optimizer(parameter_groups(network, recipe))
     if isinstance(optimizer, LBFGS):
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
@@ -133,12 +145,15 @@ def build(
         if recipe.compile
         else Parts(forward, weigh, mask),
     )
+    loop.teacher, loop.heldout = teacher, heldout
+    if any(method.sampling == "balanced" for method in methods):
+        loop.balance = balance_of(train.groups)
     loop.replay = Replay(
         lambda: train_step(loop) if updates_within(loop) else forward_backward(loop),
         device=loop.device,
         graph=bool(recipe.graph),
     )
-    if any(method.keep == "best" for method in methods):
+    if any(method.keep != "last" for method in methods):
         loop.best = _no_best(loop)
     return loop
 
@@ -207,9 +222,26 @@ def seed_of(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1  # manual_seed takes 63 bits everywhere
 
 
-def sample_order(seed: int, epoch: int, samples: int) -> Tensor:
-    """The order in which one run sees the training samples in one epoch. [samples]"""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of("order", seed, epoch)))
+def sample_order(seed: int, epoch: int, samples: int, balance: Tensor | None = None) -> Tensor:
+    """The order in which one run sees the training samples in one epoch. [samples]
+
+    With `balance` they are drawn with replacement, as often as it says.
+    """
+    generator = torch.Generator().manual_seed(seed_of("order", seed, epoch))
+    if balance is not None:
+        return torch.multinomial(balance, samples, replacement=True, generator=generator)
+    return torch.randperm(samples, generator=generator)
+
+
+def heldout_order(seed: int, epoch: int, samples: int) -> Tensor:
+    """The order in which the multipliers of one run follow the held-out samples in one epoch. [samples]"""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of("heldout", seed, epoch)))
+
+
+def balance_of(groups: Tensor) -> Tensor:
+    """1 / n_g for every sample: all groups are drawn as often, those without a label like one more group."""
+    line = groups.cpu() + 1
+    return 1 / torch.bincount(line).double()[line]
 
 
 def augment_draws(seed: int, epoch: int, *, samples: int, draws: int) -> Tensor:
@@ -222,9 +254,13 @@ def draw_epoch(loop: Loop, epoch: int, step: int) -> None:
     """Fill the buffers that the steps of an epoch read, from `step` on."""
     now, used, draws = loop.now, loop.now.order.shape[1], loop.now.uniform.shape[2]
     for i, run in enumerate(loop.runs):
-        now.order[i].copy_(sample_order(run.seed, epoch, len(loop.train))[:used])
+        balance = loop.balance if run.method.sampling == "balanced" else None
+        now.order[i].copy_(sample_order(run.seed, epoch, len(loop.train), balance)[:used])
         if draws:
             now.uniform[i].copy_(augment_draws(run.seed, epoch, samples=used, draws=draws))
+    if loop.heldout is not None:
+        count = len(loop.heldout.split)
+        loop.heldout.draw(lambda run: heldout_order(run.seed, epoch, count), loop.runs, step)
     now.place.fill_(step)
     now.active.fill_(epoch >= loop.recipe.pruning_epochs)
 
@@ -252,9 +288,12 @@ def fill_window(loop: Loop, step: int) -> None:
     window[:, : wanted.shape[1]].copy_(chunk.view(*wanted.shape, *chunk.shape[1:]), non_blocking=True)
 
 
-def advance(loop: Loop, step: int) -> None:
+def advance(loop: Loop, step: int, epoch: int) -> None:
     """One step of every run, by the fastest way the recipe allows."""
     fill_window(loop, step)
+    tuning = epoch - loop.recipe.pruning_epochs
+    if loop.heldout is not None and tuning >= 0:
+        loop.heldout.before_step(loop.plan, loop.state, tuning * loop.steps + step)
     loop.replay(_frozen(loop.optimizer) if updates_within(loop) else ())
     if not updates_within(loop):
         update(loop)
@@ -286,11 +325,11 @@ def train_step(loop: Loop) -> None:
 
 
 def forward_backward(loop: Loop) -> None:
-    """Gradients of Σ_i w_i ℓ_i over the batches of all runs: the weights are the gradient of the losses."""
+    """Gradients of Σ_i w_i ℓ_i over the batches of all runs: the weights are the gradient of the sum."""
     loop.optimizer.zero_grad()
     batch = loop.parts.forward(loop)
     weights = loop.parts.weigh(loop, batch)
-    torch.autograd.backward(batch.losses, weights)
+    torch.autograd.backward(batch.primal, weights)
 
 
 def update(loop: Loop) -> None:
@@ -311,7 +350,11 @@ def forward(loop: Loop) -> Batch:
     with autocast(loop.device, loop.recipe.precision):
         logits = loop.network(inputs)  # [runs, batch, classes]
     correct = logits.detach().argmax(-1) == labels
-    return Batch(cross_entropies(logits, labels), correct, loop.train.groups[index], index)
+    plain = cross_entropies(logits, labels)
+    primal = primal_losses(
+        loop.plan.run, loop.teacher, plain, logits=logits, labels=labels, index=index, inputs=inputs
+    )
+    return Batch(plain, primal, correct, loop.train.groups[index], index)
 
 
 @torch.no_grad()
@@ -319,7 +362,14 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
     """The weight of every loss [runs, batch]; moves the multipliers and the counters."""
     losses = batch.losses.detach()
     weights = constraint.step_(
-        loop.plan, loop.state, losses, batch.correct, batch.groups, index=batch.sample, active=loop.now.active
+        loop.plan,
+        loop.state,
+        losses,
+        batch.correct,
+        batch.groups,
+        index=batch.sample,
+        active=loop.now.active,
+        heldout=None if loop.heldout is None else loop.heldout.batch,
     )
     add_up_(loop.totals, losses=losses, correct=batch.correct, place=loop.now.place)
     if loop.now.trace is not None:
@@ -403,7 +453,7 @@ def broken(loop: Loop) -> list[tuple[int, int]]:
 
 def _no_best(loop: Loop) -> dict[str, Any]:
     return {
-        "accuracy": torch.full((len(loop.runs),), -torch.inf, dtype=torch.float64),
+        "score": torch.full((len(loop.runs),), -torch.inf, dtype=torch.float64),
         "epoch": torch.full((len(loop.runs),), -1),
         "network": {name: t.detach().clone() for name, t in loop.network.state_dict().items()},
     }
@@ -412,12 +462,22 @@ def _no_best(loop: Loop) -> dict[str, Any]:
 def keep_best(loop: Loop, epoch: int, scores: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Remember the weights of runs that were never better on their named split; of equals, the earliest."""
     for i, run in enumerate(loop.runs):
-        if run.method.keep != "best" or run.method.keep_on is None:
+        if run.method.keep == "last" or run.method.keep_on is None:
             continue
-        accuracy = scores[run.method.keep_on]["accuracy"][i]
-        if accuracy > loop.best["accuracy"][i]:
-            loop.best["accuracy"][i], loop.best["epoch"][i] = accuracy, epoch
+        found = {name: float(v[i]) for name, v in scores[run.method.keep_on].items() if v.ndim == 1}
+        score = iterate_score(run.method, found)
+        if score > float(loop.best["score"][i]):
+            loop.best["score"][i], loop.best["epoch"][i] = score, epoch
             copy_run(loop.best["network"], loop.network.state_dict(), run=i, runs=len(loop.runs))
+
+
+def iterate_score(method: constraint.Method, found: Mapping[str, float]) -> float:
+    """Higher is better. "feasible": iterates within the tolerance beat all others, the more accurate first;
+    of those beyond it, the one with the smallest largest gap."""
+    if method.keep == "feasible":
+        gap = found["max_excess_gap"]
+        return 2 + found["accuracy"] if gap <= method.tolerance else -gap
+    return found["accuracy"]
 
 
 def put_back_best(loop: Loop) -> None:

@@ -31,6 +31,16 @@ class Primal(TypedDict, total=False):
     kp: float
     ki: float
     nu: float
+    distill: float
+    temperature: float
+    focus: float
+    floor: float
+    sampling: Literal["uniform", "balanced"]
+    multipliers_on: str | None
+    refresh: int
+    caution: float
+    keep: Literal["last", "best", "feasible"]
+    keep_on: str | None
 
 
 class Options(Primal, total=False):
@@ -107,6 +117,31 @@ def two_sided(*, tolerance: float, dual_lr: float = DUAL_LR, k: int = 40, **more
     return Method(name="two_sided", kind="two_sided", tolerance=tolerance, dual_lr=dual_lr, k=k, **more)
 
 
+def kd(*, distill: float = 0.9, temperature: float = 4.0) -> Method:
+    """Plain fine-tuning that learns from the dense model's soft labels as well (knowledge distillation).
+
+    Any constrained method takes `distill` and `temperature` too: `ceag(tolerance=0.01, distill=0.9)`.
+    """
+    return Method(name="kd", rows="none", estimator="none", distill=distill, temperature=temperature)
+
+
+def performance_weighted(*, focus: float = 1.0, floor: float = 0.1) -> Method:
+    """Samples of which the dense model was unsure weigh more (Meyer & Wong 2022); needs no groups."""
+    return Method(name="performance_weighted", rows="none", estimator="none", focus=focus, floor=floor)
+
+
+def group_dro(*, dual_lr: float = 0.01) -> Method:
+    """Group DRO (Sagawa et al. 2020): the worst group's loss, by weights that grow with each group's loss."""
+    return Method(
+        name="group_dro", measure="loss", against_dense=False, rows="dro", estimator="batch", dual_lr=dual_lr
+    )
+
+
+def balanced() -> Method:
+    """Plain fine-tuning on batches in which every group is as frequent as any other."""
+    return Method(name="balanced", rows="none", estimator="none", sampling="balanced")
+
+
 TABLE: dict[str, Callable[..., Method]] = {
     "nft": nft,
     "nft-es": nft_es,
@@ -120,4 +155,8 @@ TABLE: dict[str, Callable[..., Method]] = {
     "equalized": equalized,
     "approximately-equal": approximately_equal,
     "two-sided": two_sided,
+    "kd": kd,
+    "performance-weighted": performance_weighted,
+    "group-dro": group_dro,
+    "balanced": balanced,
 }

@@ -23,7 +23,7 @@ class Method:
     name: str
     measure: Literal["accuracy", "loss"] = "accuracy"
     against_dense: bool = True
-    rows: Literal["none", "mean", "extremes", "pairs"] = "mean"
+    rows: Literal["none", "mean", "extremes", "pairs", "dro"] = "mean"
     kind: Literal["at_most", "equal", "absolute", "two_sided"] = "at_most"
     estimator: Literal["none", "batch", "ring", "table"] = "ring"
     tolerance: float = 0.0
@@ -37,7 +37,15 @@ class Method:
     kp: float = 0.0
     ki: float = 1.0
     nu: float = 0.0
-    keep: Literal["last", "best"] = "last"
+    multipliers_on: str | None = None  # a split that neither model trains on; None: the training batches
+    refresh: int = 0  # steps between full passes over that split; 0: a batch of it at every step
+    caution: float = 0.0  # standard errors by which a gap must be off before its multiplier moves
+    distill: float = 0.0  # share of the dense model's soft labels in the loss
+    temperature: float = 1.0  # of those soft labels
+    focus: float = 0.0  # power of 1 - p, p the dense model's probability of the right answer, as a weight
+    floor: float = 0.0  # added to that weight
+    sampling: Literal["uniform", "balanced"] = "uniform"  # balanced: every group as often as any other
+    keep: Literal["last", "best", "feasible"] = "last"
     keep_on: str | None = None
 
     def __post_init__(self) -> None:
@@ -72,13 +80,47 @@ class Method:
                 "side='batch' belongs to kind='absolute', measure='loss', against_dense=False",
             ),
             (
-                (self.keep == "best") == (self.keep_on is not None),
-                "keep='best' needs keep_on, the name of a split; keep='last' takes none",
+                (self.keep != "last") == (self.keep_on is not None),
+                f"keep={self.keep!r} needs keep_on, the name of a split; keep='last' takes none",
             ),
+            *self._primal_rules(),
+            *self._heldout_rules(),
         )
         broken = [problem for holds, problem in rules if not holds]
         if broken:
             raise ValueError(f"Method {self.name!r}: " + "; ".join(broken) + ".")
+
+    def _primal_rules(self) -> tuple[tuple[bool, str], ...]:
+        return (
+            (0 <= self.distill <= 1, f"distill is {self.distill}; it must lie in [0, 1]"),
+            (self.temperature > 0, f"temperature is {self.temperature}; it must be positive"),
+            (self.focus >= 0, f"focus is {self.focus}; it must not be negative"),
+            (self.floor >= 0, f"floor is {self.floor}; it must not be negative"),
+            (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
+            (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
+        )
+
+    def _heldout_rules(self) -> tuple[tuple[bool, str], ...]:
+        apart, constrained = self.multipliers_on is not None, self.rows not in ("none", "dro")
+        return (
+            (not apart or constrained, f"multipliers_on needs multipliers; rows={self.rows!r} has none"),
+            (self.refresh >= 0, f"refresh is {self.refresh}; it must not be negative"),
+            (self.refresh == 0 or apart, "refresh belongs to multipliers_on"),
+            (self.caution >= 0, f"caution is {self.caution}; it must not be negative"),
+            (
+                self.caution == 0 or (self.refresh > 0 and self.measure == "accuracy"),
+                "caution needs full passes (refresh) and measure='accuracy'",
+            ),
+            (
+                self.caution == 0 or (self.rows, self.kind) == ("mean", "at_most"),
+                "caution belongs to rows='mean' with kind='at_most'",
+            ),
+        )
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether it takes the dense model's answers to every training sample."""
+        return self.distill > 0 or self.focus > 0
 
 
 def _wrong_words(method: Method) -> list[str]:
@@ -93,7 +135,8 @@ def _wrong_words(method: Method) -> list[str]:
 
 
 def _wrong_numbers(method: Method) -> list[str]:
-    floats = {name: getattr(method, name) for name in ("tolerance", "dual_lr", "kp", "ki", "nu")}
+    names = ("tolerance", "dual_lr", "kp", "ki", "nu", "caution", "distill", "temperature", "focus", "floor")
+    floats = {name: getattr(method, name) for name in names}
     wrong = [
         f"{name} is {value!r}; give a finite number"
         for name, value in floats.items()
@@ -101,6 +144,8 @@ def _wrong_numbers(method: Method) -> list[str]:
     ]
     if isinstance(method.k, bool) or not isinstance(method.k, int):
         wrong.append(f"k is {method.k!r}; a whole number of at least 1")
+    if isinstance(method.refresh, bool) or not isinstance(method.refresh, int):
+        wrong.append(f"refresh is {method.refresh!r}; a whole number of steps")
     return wrong
 
 
@@ -140,6 +185,11 @@ class PerRun:
     ki: Tensor
     nu: Tensor
     k: Tensor
+    caution: Tensor
+    distill: Tensor
+    temperature: Tensor
+    focus: Tensor
+    floor: Tensor
     sign: Tensor  # +1 or -1, so that a gap is positive where the sparse model is worse
     loss: Switch  # the measure is the loss, not the accuracy
     macro: Switch
@@ -155,6 +205,11 @@ class PerRun:
     absolute: Switch
     by_batch: Switch
     equal: Switch
+    dro: Switch
+    heldout: Switch  # the multipliers follow another split
+    passes: Switch  # … from full passes over it
+    distilled: Switch
+    focused: Switch
 
     @classmethod
     def of(cls, methods: Sequence[Method], dtype: torch.dtype) -> PerRun:
@@ -168,6 +223,11 @@ class PerRun:
             ki=column([m.ki for m in methods], dtype),
             nu=column([m.nu for m in methods], dtype),
             k=column([m.k for m in methods], torch.int64),
+            caution=column([m.caution for m in methods], dtype),
+            distill=column([m.distill for m in methods], dtype),
+            temperature=column([m.temperature for m in methods], dtype),
+            focus=column([m.focus for m in methods], dtype),
+            floor=column([m.floor for m in methods], dtype),
             sign=column([1.0 if m.measure == "loss" else -1.0 for m in methods], dtype),
             loss=Switch.of([m.measure == "loss" for m in methods]),
             macro=Switch.of([m.overall == "macro" for m in methods]),
@@ -183,6 +243,11 @@ class PerRun:
             absolute=Switch.of([m.kind == "absolute" for m in methods]),
             by_batch=Switch.of([m.side == "batch" for m in methods]),
             equal=Switch.of([m.kind == "equal" for m in methods]),
+            dro=Switch.of([m.rows == "dro" for m in methods]),
+            heldout=Switch.of([m.multipliers_on is not None for m in methods]),
+            passes=Switch.of([m.refresh > 0 for m in methods]),
+            distilled=Switch.of([m.distill > 0 for m in methods]),
+            focused=Switch.of([m.focus > 0 for m in methods]),
         )
 
 
@@ -199,10 +264,11 @@ class Plan:
     families: frozenset[str]
     outcome_dtype: torch.dtype  # int8 if every method looks at accuracy
     nupi: bool
+    cautious: bool
     dense: Tensor  # [runs, groups + 1] dense accuracy or loss; the last column: samples without a label
     dense_overall: Tensor  # [runs, 1]
-    group_samples: Tensor  # [1, groups + 1]
-    share: Tensor  # [1, groups + 1]
+    group_samples: Tensor  # [runs, groups + 1] of the samples that the multipliers follow
+    share: Tensor  # [runs, groups + 1]
     run: PerRun
 
     @classmethod
@@ -212,35 +278,41 @@ class Plan:
         reference: DenseReference,
         *,
         samples: int,
+        heldout: DenseReference | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Plan:
-        """One method per run; `samples`: the number of training samples (the table estimator needs it)."""
-        _check_fleet(methods, reference, samples)
-        counts, accuracy, loss = _with_missing(reference)
+        """One method per run; `samples`: the number of training samples (the table estimator needs it).
+
+        `heldout` is the dense model on the split that the multipliers of some methods follow.
+        """
+        followed = [reference if m.multipliers_on is None or heldout is None else heldout for m in methods]
+        _check_fleet(methods, followed, samples)
+        sums = [_with_missing(own) for own in followed]  # counts, accuracy, loss
         dense = [
-            (loss if method.measure == "loss" else accuracy) * float(method.against_dense)
-            for method in methods
+            own[2 if m.measure == "loss" else 1] * float(m.against_dense)
+            for m, own in zip(methods, sums, strict=True)
         ]
         overall = [
-            (reference.overall_loss if method.measure == "loss" else reference.overall_accuracy)
-            * float(method.against_dense)
-            for method in methods
+            (own.overall_loss if m.measure == "loss" else own.overall_accuracy) * float(m.against_dense)
+            for m, own in zip(methods, followed, strict=True)
         ]
         reads_loss = any(method.measure == "loss" for method in methods if method.rows != "none")
+        counts = torch.stack([own[0] for own in sums])
         return cls(
             runs=len(methods),
             groups=len(reference.names),
-            samples=samples,
+            samples=max(samples, int(heldout.all_samples) if heldout else 0),
             slots=max((method.k for method in methods if method.estimator == "ring"), default=0),
             dtype=dtype,
             estimators=frozenset(method.estimator for method in methods),
             families=frozenset(family for method in methods for family in families_of(method)),
             outcome_dtype=dtype if reads_loss else torch.int8,
             nupi=any(method.dual == "nupi" for method in methods),
+            cautious=any(method.caution > 0 for method in methods),
             dense=torch.stack(dense).to(dtype),
             dense_overall=torch.tensor(overall, dtype=dtype).unsqueeze(1),
-            group_samples=counts.unsqueeze(0),
-            share=(counts / reference.all_samples).to(dtype).unsqueeze(0),
+            group_samples=counts,
+            share=(counts / torch.tensor([[own.all_samples] for own in followed])).to(dtype),
             run=PerRun.of(methods, dtype),
         )
 
@@ -264,7 +336,8 @@ def families_of(method: Method) -> tuple[str, ...]:
     """The state tensors that hold a method's multipliers."""
     if method.rows == "mean":
         return ("multiplier", "multiplier_down") if method.kind == "two_sided" else ("multiplier",)
-    return {"none": (), "extremes": ("multiplier_extreme",), "pairs": ("multiplier_pair",)}[method.rows]
+    families = {"extremes": "multiplier_extreme", "pairs": "multiplier_pair", "dro": "group_share"}
+    return () if method.rows == "none" else (families[method.rows],)
 
 
 def _with_missing(reference: DenseReference) -> tuple[Tensor, Tensor, Tensor]:
@@ -280,8 +353,9 @@ def _with_missing(reference: DenseReference) -> tuple[Tensor, Tensor, Tensor]:
     return counts, accuracy, extended(reference.loss_sum, reference.all_loss_sum) / at_least_one
 
 
-def _check_fleet(methods: Sequence[Method], reference: DenseReference, samples: int) -> None:
-    groups, problems = len(reference.names), []
+def _check_fleet(methods: Sequence[Method], followed: Sequence[DenseReference], samples: int) -> None:
+    """`followed`: for each method, the dense model on the samples that its multipliers follow."""
+    groups, problems = len(followed[0].names) if followed else 0, []
     if not methods:
         problems.append("no methods: give one per run")
     if not groups and any(m.rows != "none" for m in methods):
@@ -297,14 +371,16 @@ def _check_fleet(methods: Sequence[Method], reference: DenseReference, samples: 
         problems.append(
             f"the table estimator remembers every training sample; samples={samples}: give their number"
         )
-    empty = [
-        name for name, number in zip(reference.names, reference.samples.tolist(), strict=True) if number == 0
-    ]
-    if empty and any(m.rows != "none" for m in methods):
-        problems.append(
-            f"{_listed(empty)} no training samples, so no constraint on it can ever be estimated. "
-            "Merge groups, or drop it from the names"
-        )
+    for name in dict.fromkeys(m.multipliers_on for m in methods if m.rows != "none"):
+        own = next(r for m, r in zip(methods, followed, strict=True) if m.multipliers_on == name)
+        counts = zip(own.names, own.samples.tolist(), strict=True)
+        empty = [group for group, number in counts if number == 0]
+        if empty:
+            where = "training samples" if name is None else f'samples in split "{name}"'
+            problems.append(
+                f"{_listed(empty)} no {where}, so no constraint on it can ever be estimated. "
+                "Merge groups, or drop it from the names"
+            )
     if problems:
         raise ValueError("; ".join(problems) + ".")
 

@@ -146,7 +146,7 @@ class Recipe:
 def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:
     """Raise one error that lists every problem; warn of groups whose ring fills late."""
     found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate, recipe)]
-    found += _late_problems(recipe, data.evaluate)
+    found += [*_late_problems(recipe, data.evaluate), *_heldout_problems(runs, data)]
     splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
     groups = len(data.reference.names)
     for name, split in splits.items():
@@ -176,6 +176,19 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
         yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
 
 
+def _heldout_problems(runs: Sequence[Run], data: Data) -> Iterator[str]:
+    """The split that multipliers follow must be evaluated, no training data, and one for all."""
+    names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
+    known = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
+    for name in names:
+        if name not in data.evaluate:
+            yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {known}).'
+        elif data.evaluate[name] is data.train or data.evaluate[name].inputs is data.train.inputs:
+            yield f'multipliers_on names split "{name}", which is the training data: hold samples out.'
+    if len(names) > 1:
+        yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
+
+
 def _late_problems(recipe: Recipe, evaluate: Mapping[str, Split]) -> Iterator[str]:
     for name in recipe.only_at_end:
         if name not in evaluate:
@@ -191,7 +204,7 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Re
     for place, run in enumerate(runs):
         if not 0 <= run.sparsity < 1:
             yield f"run {place} ({run}): the sparsity must be in [0, 1): 0.9 leaves one weight in ten."
-        if run.method.keep == "best" and run.method.keep_on not in evaluate:
+        if run.method.keep != "last" and run.method.keep_on not in evaluate:
             splits = ", ".join(f'"{name}"' for name in evaluate) or "none"
             yield (
                 f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", '
@@ -199,8 +212,8 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Re
             )
         elif run.method.keep_on in recipe.only_at_end:
             yield (
-                f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", which '
-                "recipe.only_at_end evaluates after the last epoch only. Take it out of there."
+                f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", '
+                "which recipe.only_at_end evaluates after the last epoch only. Take it out of there."
             )
 
 

@@ -85,7 +85,7 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
         loop.best = saved["best"]
         return
     if loop.best:
-        loop.best |= {name: saved["best"][name] for name in ("accuracy", "epoch")}
+        loop.best |= {name: saved["best"][name] for name in ("score", "epoch")}
         _copy_all(loop.best["network"], saved["best"]["network"])
     load_optimizer(loop.optimizer, saved["optimizer"])
     if loop.scheduler is not None:

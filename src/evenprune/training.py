@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenprune import checkpoint, fleet, resume
 from evenprune.element_wise import why_steps_mix
+from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.loop import (
     Loop,
@@ -32,11 +33,12 @@ from evenprune.loop import (
     seed_of,
 )
 from evenprune.masks import Masks
-from evenprune.predict import Answers, Predictions, evaluating, predict, scores
+from evenprune.predict import Answers, Predictions, autocast, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.reference import DenseReference
 from evenprune.resume import Memory
 from evenprune.tally import InputProblems
+from evenprune.teacher import Teacher
 from evenprune.trackers import Hook, MetricsFiles
 
 # What does not change the result: a resumed training may set these anew.
@@ -235,12 +237,48 @@ def _fit_fleet(job: Job) -> list[Fitted]:
         train=train,
         reference=memory.reference,
         masks=Masks.of(network, runs=len(job.runs), exclude=job.recipe.exclude).to(job.device),
+        teacher=_teacher(job, train),
+        **_heldout(job, network, splits, memory),
     )
     if saved is not None:
         resume.restore(loop, saved)
     if not memory.finished:
         _train(loop, memory, job, splits)
     return _results(loop, memory, job)
+
+
+def _teacher(job: Job, train: Split) -> Teacher | None:
+    """The dense model's answers, if some method learns from them."""
+    if not any(run.method.needs_teacher for run in job.runs):
+        return None
+    model = copy.deepcopy(job.model).to(job.device).eval().requires_grad_(False)
+    precision, batch = job.recipe.precision, job.recipe.evaluate_batch
+    with torch.no_grad(), autocast(job.device, precision):
+        chunks = torch.split(torch.arange(len(train), device=job.device), batch)
+        logits = [model(train.at(index)).float() for index in chunks]
+    return Teacher(torch.cat(logits), None if job.recipe.augment is None else model, precision)
+
+
+def _heldout(
+    job: Job, network: fleet.Fleet | fleet.Single, splits: Mapping[str, Split], memory: Memory
+) -> dict[str, Any]:
+    """The split that multipliers follow, and the dense model on it; nothing if none does."""
+    name = next((run.method.multipliers_on for run in job.runs if run.method.multipliers_on), None)
+    if name is None:
+        return {}
+    model, recipe, split = copy.deepcopy(job.model), job.recipe, splits[name]
+    dense = predict(
+        model, split, device=job.device, batch_size=recipe.evaluate_batch, precision=recipe.precision
+    )
+    heldout = Heldout(
+        network,
+        split,
+        dense_correct=dense.correct,
+        runs=job.runs,
+        recipe=recipe,
+        batch=recipe.batch_size,
+    )
+    return {"heldout": heldout, "heldout_reference": memory.dense[name]}
 
 
 def _fits(job: Job) -> bool:
@@ -295,7 +333,7 @@ def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers])
         begin_epoch(loop, memory.epoch)
     draw_epoch(loop, memory.epoch, memory.step)
     while memory.step < loop.steps:
-        advance(loop, memory.step)
+        advance(loop, memory.step, memory.epoch)
         if loop.scheduler is not None and recipe.scheduler_steps == "batch":
             loop.scheduler.step()
         memory.step += 1

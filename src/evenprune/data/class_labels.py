@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.groups import is_missing, text_of, to_array
+from evenprune.groups import is_missing, text_of
 from evenprune.reading import listed, quoted
 
 MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
@@ -18,7 +18,7 @@ WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 
 def plain(values: Sequence[Any]) -> list[Any]:
     """Values with None where one is missing; whole numbers as such, also where a file spells them as text."""
-    found = [None if is_missing(value) else value for value in to_array(values).tolist()]
+    found = [None if is_missing(value) else value for value in values]
     given = [value for value in found if value is not None]
     if given and all(isinstance(v, str) and WHOLE.fullmatch(v) for v in given):
         return [None if value is None else int(value) for value in found]

@@ -10,6 +10,8 @@ The official validation images are the test data. https://github.com/joojs/fairf
 
 import csv
 import os
+import pickle
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -204,8 +206,6 @@ def _margin_problems(path: Path) -> list[str]:
 
 def read_checkpoint(path: str | Path) -> "dict[str, Tensor]":
     """The tensors of a .pt or .safetensors file. Nothing but tensors is ever loaded."""
-    import pickle
-
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -214,7 +214,9 @@ def read_checkpoint(path: str | Path) -> "dict[str, Tensor]":
     try:
         if str(path).endswith(".safetensors"):
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputProblems(
             [f"{shown} holds Python objects, which are never loaded, or is no checkpoint; save a state dict"]
@@ -233,11 +235,14 @@ def weights_for(state: "Mapping[str, Tensor]", *, target: Target) -> "dict[str, 
 
     Load it with load_state_dict. Ages are left out.
     """
+    import torch
+
     from evenprune.models import resnet34
 
     if target not in PUBLIC_ROWS:
         raise InputProblems([f"target is {quoted(target)}: choose 'race' or 'gender'"])
-    expected = resnet34(PUBLIC_OUTPUTS).state_dict()
+    with torch.device("meta"):  # names and shapes alone
+        expected = resnet34(PUBLIC_OUTPUTS).state_dict()
     problems = _state_problems(state, expected)
     if problems:
         raise InputProblems(problems)

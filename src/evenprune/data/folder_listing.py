@@ -93,7 +93,8 @@ def _files(folder: Path, values: list[Any]) -> tuple[list[int], list[Path], list
     problems = []
     empty = [row for row, value in enumerate(values, start=1) if is_missing(value)]
     if empty:
-        problems.append(f"{len(empty):,} rows name no file: {listed(empty, SHOWN)} (from 1 below the header)")
+        where = f"row {listed(empty, SHOWN)}, counted from 1 below the header"
+        problems.append(f"the path is missing in {len(empty):,} of {len(values):,} rows: {where}")
     named = {row: folder / str(v).replace("\\", "/") for row, v in enumerate(values) if not is_missing(v)}
     absent = [path for path in named.values() if not path.is_file()]
     if absent:
@@ -103,7 +104,8 @@ def _files(folder: Path, values: list[Any]) -> tuple[list[int], list[Path], list
     twice = [Path(path) for path, count in times.items() if count > 1]
     if twice:
         examples = listed(_relative(twice, folder), SHOWN)
-        problems.append(f"{len(twice):,} images are in the table more than once: {examples}")
+        many = f"{len(twice):,} images" if len(twice) > 1 else "one image"
+        problems.append(f"the table names {many} more than once: {examples}")
     gone = set(absent)
     rows = {os.path.normpath(path): row for row, path in reversed(named.items()) if path not in gone}
     return sorted(rows.values()), [named[row] for row in sorted(rows.values())], problems
@@ -167,9 +169,9 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _no_images(folder: Path) -> str:
-    loose = sum(path.suffix.lower() in SUFFIXES for path in folder.iterdir())
+    loose = any(path.suffix.lower() in SUFFIXES for path in folder.iterdir())
     tables = [path.name for path in sorted(folder.iterdir()) if path.suffix.lower() in formats.SUFFIXES]
     where = quoted(str(folder), 300)
-    told = f"{where} has {loose:,} images, but no folders of classes" if loose else f"{where} has no images"
+    told = f"{where} holds images, but no folders of classes" if loose else f"{where} has no images"
     hint = f", such as {tables[0]}" if tables else ""
     return f"{told}; give a table of paths and labels{hint}, or put the images of each class into a folder"

@@ -156,7 +156,8 @@ def _of_object(name: str, data: Any, wanted: Sequence[str], image: str) -> Part:
     pictures = table[image]
     if type(data.features[image]).__name__ == "Image":
         return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row].as_py()))
-    return Part(name, columns, classes, arrays=np.asarray(data.with_format("numpy")[:][image]))
+    arrays = data.select_columns([image]).with_format("numpy")[:][image]
+    return Part(name, columns, classes, arrays=_numbers(arrays, f"column {quoted(image)} of {where}"))
 
 
 def _refuse_missing(where: str, there: Sequence[str], wanted: Sequence[str]) -> None:
@@ -200,8 +201,8 @@ def _saved_part(name: str, folder: Path, wanted: Sequence[str], image: str) -> P
     if features[image].get("_type") == "Image":
         pictures = frame[image]
         return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row]))
-    with formats.refused(f"column {quoted(image)} of {where}"):
-        return Part(name, columns, classes, arrays=_numbers(frame[image].to_list()))
+    arrays = _numbers(frame[image].to_list(), f"column {quoted(image)} of {where}")
+    return Part(name, columns, classes, arrays=arrays)
 
 
 def _said(path: Path, key: str, kind: type) -> Any:
@@ -214,8 +215,13 @@ def _said(path: Path, key: str, kind: type) -> Any:
         return document[key]
 
 
-def _numbers(rows: list[Any]) -> NDArray[Any]:
-    """Nested lists as bytes where they are such, else as float32."""
-    array = np.asarray(rows)
+def _numbers(rows: Any, where: str) -> NDArray[Any]:
+    """Arrays or nested lists of one shape as bytes where they are such, else as float32."""
+    try:
+        array = np.asarray(rows)
+    except ValueError:  # of unequal shapes
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biuf":
+        raise InputProblems([f"{where} holds neither images nor arrays of numbers of one shape"])
     byte = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
     return array.astype(np.uint8 if byte else np.float32)

@@ -162,9 +162,9 @@ class _Found:
             )
         if len(self.sizes) > 1:
             common = sorted(self.sizes.items(), key=lambda item: -len(item[1]))
-            told = [f"{w}×{h} {len(at):,} times, as {_shown(names[at[0]])}" for (w, h), at in common]
+            told = [f"{w}×{h} ({len(at):,}, such as {_shown(names[at[0]])})" for (w, h), at in common]
             problems.append(
-                f"the images have {len(told):,} different sizes: {_first(told, '; ')}. Give one that all are "
+                f"the images have {len(told):,} different sizes: {_first(told)}. Give one that all are "
                 "brought to, such as image_size=64 (--image-size 64)"
             )
         return problems
@@ -174,9 +174,9 @@ def _shown(name: Path | str) -> str:
     return quoted(str(name), 200)
 
 
-def _first(texts: Sequence[str], between: str = ", ") -> str:
+def _first(texts: Sequence[str]) -> str:
     more = len(texts) - MOST_SHOWN
-    return between.join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
+    return ", ".join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
 
 
 def _into_memory(task: _Task, found: _Found) -> Images:

@@ -5,6 +5,7 @@ mean, and a column "x (missing)" says so. Categorical columns become one input p
 rows, "x=red"; a category that is not among them has zeros in all.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,10 +269,12 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
 
 def _scale(numbers: FloatArray) -> Scale:
     known = numbers[~np.isnan(numbers)]
-    unit = float(np.abs(known).max()) or 1.0  # so that no number is too large to be squared
+    unit = math.ldexp(0.5, math.frexp(float(np.abs(known).max()))[1])  # so that no square is too large
     mean, deviation = float((known / unit).mean()), float((known / unit).std())
-    constant = deviation <= CONSTANT
-    return Scale(unit * mean, 0.0 if constant else unit * deviation, indicator=known.size < numbers.size)
+    indicator = known.size < numbers.size
+    if deviation <= CONSTANT:
+        return Scale(float(known[0]), 0.0, indicator)
+    return Scale(unit * mean, unit * deviation, indicator)
 
 
 def _standardised(numbers: FloatArray, scale: Scale, name: str) -> tuple[FloatArray, list[str]]:

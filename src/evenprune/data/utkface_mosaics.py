@@ -70,9 +70,12 @@ def images(
         places[name][order] = np.arange(len(order))
 
     def read(at: int) -> None:
+        own = {name: every[starts[at] : starts[at + 1]] for name, every in places.items()}
+        if not any(bool((some >= 0).any()) for some in own.values()):
+            return
         tiles = _tiles(mosaics[at], side, image)
-        for name, own in places.items():
-            for tile, to in zip(tiles, own[starts[at] : starts[at + 1]].tolist(), strict=True):
+        for name, some in own.items():
+            for tile, to in zip(tiles, some.tolist(), strict=True):
                 if to >= 0:
                     out[name][to] = tile if wanted == side else _resized(tile, wanted, image)
 

@@ -1,0 +1,85 @@
+"""Multipliers that follow a split which neither model was trained on: batch by batch, or in full passes."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from evenprune import constraint
+from evenprune.constraint import Outcomes, Plan, State
+from evenprune.fleet import Fleet, Single
+from evenprune.predict import Answers, autocast, cross_entropies, evaluating
+from evenprune.recipe import Recipe, Run, Split
+from evenprune.replay import Replay
+
+
+class Heldout:
+    """The held-out split of a fleet, and the batch of it that the step at hand has seen."""
+
+    def __init__(
+        self,
+        network: Fleet | Single,
+        split: Split,
+        *,
+        dense_correct: Tensor,
+        runs: Sequence[Run],
+        recipe: Recipe,
+        batch: int,
+    ) -> None:
+        device, size = split.labels.device, (len(runs), batch)
+        self.network, self.split, self.precision = network, split, recipe.precision
+        self.dense_correct = dense_correct.to(device)
+        self.refresh = torch.tensor([run.method.refresh for run in runs])
+        follows = [run.method.multipliers_on is not None for run in runs]
+        self.by_batch = any(f and not r for f, r in zip(follows, self.refresh.tolist(), strict=True))
+        self.order = torch.zeros(len(runs), len(split), dtype=torch.int64, device=device)
+        self.place = torch.zeros((), dtype=torch.int64, device=device)
+        self.batch = Outcomes(
+            torch.zeros(size, device=device),
+            torch.zeros(size, dtype=torch.bool, device=device),
+            torch.full(size, -1, device=device),
+            torch.zeros(size, dtype=torch.int64, device=device),
+        )
+        within = split.inputs.device == device
+        self.replay = Replay(self._next, device=device, graph=bool(recipe.graph) and within)
+        self.answers = Answers(network, split, recipe)
+
+    def draw(self, order: Callable[[Run], Tensor], runs: Sequence[Run], step: int) -> None:
+        """Before an epoch: in which order its batches are taken, from `step` on."""
+        for i, run in enumerate(runs):
+            self.order[i].copy_(order(run))
+        self.place.fill_(step)
+
+    def before_step(self, plan: Plan, state: State, step: int) -> None:
+        """What the step number `step` since the end of pruning needs: a batch, or passes that are due."""
+        if self.by_batch:
+            self.replay()
+        due = (self.refresh > 0) & (step % self.refresh.clamp_min(1) == 0)
+        if bool(due.any()):
+            predicted, losses = self.answers()
+            constraint.follow_pass_(
+                plan,
+                state,
+                losses,
+                predicted == self.split.labels,
+                self.split.groups,
+                dense_correct=self.dense_correct,
+                due=due.to(losses.device),
+            )
+
+    @torch.no_grad()
+    def _next(self) -> None:
+        """Evaluate the next batch of every run."""
+        runs, batch = self.batch.losses.shape
+        places = (self.place * batch + torch.arange(batch, device=self.place.device)) % len(self.split)
+        index = self.order.index_select(1, places)
+        inputs = self.split.at(index.flatten())
+        with evaluating(self.network), autocast(inputs.device, self.precision):
+            logits = self.network(inputs.view(runs, batch, *inputs.shape[1:]))
+        labels = self.split.labels[index]
+        self.batch.losses.copy_(cross_entropies(logits, labels))
+        self.batch.correct.copy_(logits.argmax(-1) == labels)
+        self.batch.groups.copy_(self.split.groups[index])
+        assert self.batch.sample is not None
+        self.batch.sample.copy_(index)
+        self.place.add_(1)
