@@ -20,7 +20,7 @@ def build_model():
 ATTRIBUTES = {"race": ("Asian", "Black", "White"), "gender": ("female", "male")}
 
 
-def photos(place: Path, count: int = 240) -> None:
+def photos(place: Path, count: int = 360) -> None:
     """photos/, photos.csv (path, smiling, race, gender), my_model.py and dense.safetensors in `place`."""
     rng = np.random.default_rng(0)
     lines = ["path,smiling,race,gender"]

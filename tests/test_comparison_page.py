@@ -180,7 +180,7 @@ def test_methods_of_one_name_stay_apart():
         "NFT",
         "CEAG",
         "CEAG (2)",
-        "CEAG without buffer",
+        "CEAG (no RB)",
     ]
     assert len({method["look"] for method in data["methods"]}) == 4
 

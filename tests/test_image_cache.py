@@ -1,5 +1,6 @@
 """Decoding: the same pixels whatever the order and the caching; what is wrong is told together."""
 
+import errno
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -264,6 +266,20 @@ def test_an_interruption_leaves_nothing(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         decode(files(tmp_path / "a", 40), size=None, cache=tmp_path / "c", progress=stop)
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_a_full_disk_stops_everything(tmp_path, monkeypatch):
+    def full(file, shape):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(image_cache, "_write_header", full)
+    before = list(warnings.filters)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        decode(files(tmp_path / "a", 200), size=None, cache=tmp_path / "c")
+    assert caught.value.errno == errno.ENOSPC
+    assert not [thread for thread in threading.enumerate() if "evenprune" in thread.name]
+    assert warnings.filters == before
     assert list((tmp_path / "c").iterdir()) == []
 
 

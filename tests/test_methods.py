@@ -22,6 +22,10 @@ EXPECTED = {
     "equalized": ("accuracy", True, "mean", "equal", "ring"),
     "approximately-equal": ("accuracy", True, "mean", "absolute", "ring"),
     "two-sided": ("accuracy", True, "mean", "two_sided", "ring"),
+    "kd": ("none", "none"),
+    "performance-weighted": ("none", "none"),
+    "group-dro": ("loss", False, "dro", "at_most", "batch"),
+    "balanced": ("none", "none"),
 }
 
 
@@ -96,6 +100,15 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         ({"dual_lr": float("inf")}, "dual_lr is inf; give a finite number"),
         ({"tolerance": "0.1"}, "tolerance is '0.1'"),
         ({"k": True}, "k is True"),
+        ({"distill": 1.5}, "distill is 1.5; it must lie in [0, 1]"),
+        ({"temperature": 0}, "temperature is 0; it must be positive"),
+        ({"floor": 0.1}, "floor belongs to focus"),
+        ({"refresh": 10}, "estimator='ring' with refresh=10: full passes need"),
+        ({"estimator": "pass", "refresh": 10}, "estimator='pass' needs multipliers_on"),
+        ({"refresh": 1.5, "multipliers_on": "heldout"}, "refresh is 1.5; a whole number of steps"),
+        ({"multipliers_on": "heldout", "caution": 1.0}, "caution needs estimator='pass'"),
+        ({"side": "batch"}, "side='batch' belongs to kind='absolute'"),
+        ({"keep": "feasible"}, "needs keep_on"),
         ({"overall": "Macro", "mean": "detach"}, "mean is 'detach'"),
     ],
 )

@@ -268,7 +268,7 @@ def test_a_folder_of_images_goes_to_an_audit_page(at_photos: dict[str, Any], pho
     (page,) = (out / "audits").glob("*-test.html")
     assert "Asian × female" in page.read_text()
     document = result.document()
-    assert sum(document["samples"]["test"]) == 48
+    assert sum(document["samples"]["test"]) == 72
     assert len(list((photo_place / "runs" / "image-cache").glob("*.npy"))) == 1
     repeated, *_ = conducted(PruneFlags(**at_photos | {"groups": ["race", "gender"]}))  # the same experiment
     assert str(repeated) == str(result)
@@ -291,7 +291,7 @@ def test_unreadable_images_are_refused_or_skipped(at_photos: dict[str, Any], pho
     (photo_place / "gone.csv").write_text("\n".join([*lines, *more]))
     with pytest.raises(InputProblems) as caught:
         conducted(PruneFlags(**at_photos | {"table": "gone.csv", "model": "nowhere.py:f"}))
-    for part in ("1 of 242 files are missing", "1 of 241 images cannot be read", "no file nowhere.py"):
+    for part in ("1 of 362 files are missing", "1 of 361 images cannot be read", "no file nowhere.py"):
         assert part in str(caught.value)
     _, _, notes = conducted(PruneFlags(**at_photos | {"table": "broken.csv", "corrupt": "skip"}))
     assert [note for note in notes if "one image could not be read, and is left out: " in note]
@@ -305,7 +305,7 @@ def test_a_folder_per_class_and_a_saved_data_set(at_photos: dict[str, Any], phot
         link.symlink_to(photo_place / "photos" / name)
     by_class = {"data": "by_class", "table": None, "groups": ["smiling"]}
     result, _, _ = conducted(PruneFlags(**at_photos | by_class))
-    assert sum(result.document()["samples"]["test"]) == 48
+    assert sum(result.document()["samples"]["test"]) == 72
     frame = pl.read_csv(photo_place / "photos.csv")
     pictures = [{"bytes": (photo_place / "photos" / p).read_bytes(), "path": None} for p in frame["path"]]
     saved = photo_place / "saved"
@@ -315,7 +315,7 @@ def test_a_folder_per_class_and_a_saved_data_set(at_photos: dict[str, Any], phot
     features = {name: {"_type": "Value"} for name in frame.columns} | {"image": {"_type": "Image"}}
     (saved / "dataset_info.json").write_text(json.dumps({"features": features}))
     result, _, _ = conducted(PruneFlags(**at_photos | {"data": "saved", "table": None}))
-    assert sum(result.document()["samples"]["test"]) == 48
+    assert sum(result.document()["samples"]["test"]) == 72
 
 
 def test_a_table_goes_the_same_way(at_photos: dict[str, Any], photo_place: Path) -> None:
@@ -341,7 +341,7 @@ BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [
     ({"test": "t.npz"}, ["--test is for an NPZ file; 'photos' is a folder of images"]),
     ({"data": "nowhere"}, ["data 'nowhere': No such file or folder"]),
     ({"data": "photos.csv"}, ["--table is for a folder of images; 'photos.csv' is a table"]),
-    ({"groups": ["path"]}, ["group column 'path' holds 240 different values on 240 samples"]),
+    ({"groups": ["path"]}, ["group column 'path' holds 360 different values on 360 samples"]),
 ]
 
 

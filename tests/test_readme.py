@@ -107,7 +107,7 @@ def test_own_images_snippet(photo_place, monkeypatch, capsys):
     given = {"evenprune": evenprune, "methods": evenprune.methods, "model": trained(photo_place)}
     given["recipe"] = evenprune.Recipe(epochs=3, pruning_epochs=1, batch_size=32)
     exec(OWN_IMAGES, given)
-    assert "192 train, 48 test samples of 2 classes ('no', 'yes')" in capsys.readouterr().out
+    assert "288 train, 72 test samples of 2 classes ('no', 'yes')" in capsys.readouterr().out
     assert given["result"].audits["CEAG, seed 0"]["test"].verdict in ("pass", "fail", "inconclusive")
 
 

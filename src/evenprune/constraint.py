@@ -158,15 +158,12 @@ def follow_pass_(
     nothing = outcome.new_zeros(plan.runs, plan.groups + 1)
     number = nothing.index_add(1, line, torch.ones_like(outcome))
     mean = nothing.index_add(1, line, outcome) / number.clamp_min(1)
-    psi, counted = _excess_gaps(plan, Estimate(mean, number > 0, plan.share))
-    move = run.passes.limit(due.unsqueeze(1))  # [runs, 1]
     slack = None
     if plan.cautious:
         error = standard_errors(correct, dense_correct, line, number, plan.share)[:, :-1]
         slack = run.caution * error.to(plan.dtype)
-    moved, violation = _ascend(plan, state, psi, counted & move, slack)
-    report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
-    _write(state, {**state, **moved, **{n: _where_run(move, v, state[n]) for n, v in report.items()}})
+    measured, moves = Estimate(mean, number > 0, plan.share), run.passes.limit(due.unsqueeze(1))
+    _write(state, {**state, **_reported(plan, state, measured, moves, slack)})
 
 
 def standard_errors(
@@ -195,15 +192,7 @@ def _advance(
     if not plan.families:
         return torch.full_like(losses, even), {**state, "steps": steps}
     batch = estimate.group_batch(train.groups, plan.groups)
-    seen, seen_batch = _followed(plan, train, batch, heldout)
-    moves = on & ~plan.run.passes.on if plan.run.passes.some else on
-    outcome = plan.run.loss.pick(seen.losses.detach().to(plan.dtype), seen.correct.to(plan.dtype))
-    measured = _estimates(plan, state, seen_batch, outcome, index=seen.sample, on=moves)
-    psi, counted = _excess_gaps(plan, measured)
-    moved, violation = _ascend(plan, state, psi, counted & moves)
-    report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
-    kept = {name: _where_run(moves, value, state[name]) for name, value in report.items()}
-    new = {**state, **moved, **kept, "steps": steps}
+    new = {**state, **_updated(plan, state, train, batch, on=on, heldout=heldout), "steps": steps}
     weights = _weights(plan, new, batch, _sides(plan, new["psi"], batch, losses))
     new["negative_weights"] = state["negative_weights"] + ((weights < 0) & on).sum(1)
     weights = plan.run.clip.pick(_clipped(weights), weights)
@@ -211,6 +200,30 @@ def _advance(
         new["group_share"] = _shares(plan, state["group_share"], batch, losses, on)
         weights = plan.run.dro.pick(_of_samples(new["group_share"], batch), weights)
     return torch.where(on, weights, even), new
+
+
+def _updated(
+    plan: Plan, state: State, train: Outcomes, batch: Grouped, *, on: Tensor, heldout: Outcomes | None
+) -> State:
+    """Estimates and multipliers after this batch, of the runs that follow batches."""
+    run = plan.run
+    if not (run.ring.some or run.batch.some or run.table.some):
+        return {}
+    moves = on & ~run.passes.on if run.passes.some else on
+    seen, seen_batch = _followed(plan, train, batch, heldout)
+    outcome = run.loss.pick(seen.losses.detach().to(plan.dtype), seen.correct.to(plan.dtype))
+    measured = _estimates(plan, state, seen_batch, outcome, index=seen.sample, on=moves)
+    return _reported(plan, state, measured, moves)
+
+
+def _reported(
+    plan: Plan, state: State, measured: Estimate, moves: Tensor, slack: Tensor | None = None
+) -> State:
+    """Gaps and moved multipliers of the runs that move [runs, 1]; what the others had."""
+    psi, counted = _excess_gaps(plan, measured)
+    moved, violation = _ascend(plan, state, psi, counted & moves, slack)
+    report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
+    return moved | {name: _where_run(moves, value, state[name]) for name, value in report.items()}
 
 
 def _followed(

@@ -73,7 +73,7 @@ class Experiment:
     evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
     confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
     device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
-    cache: str = told("", "Folder of decoded images.", metavar="DIR", identity=False)
+    cache: str = told("", "Folder of decoded images (runs/image-cache).", metavar="DIR", identity=False)
     out: str = told("", "Folder of the results, to resume from (runs/ID).", metavar="DIR", identity=False)
 
     @property

@@ -30,8 +30,8 @@ class Heldout:
         self.network, self.split, self.precision = network, split, recipe.precision
         self.dense_correct = dense_correct.to(device)
         self.refresh = torch.tensor([run.method.refresh for run in runs])
-        follows = [run.method.multipliers_on is not None for run in runs]
-        self.by_batch = any(f and not r for f, r in zip(follows, self.refresh.tolist(), strict=True))
+        followers = [run.method for run in runs if run.method.multipliers_on is not None]
+        self.by_batch = any(method.estimator != "pass" for method in followers)
         self.order = torch.zeros(len(runs), len(split), dtype=torch.int64, device=device)
         self.place = torch.zeros((), dtype=torch.int64, device=device)
         self.batch = Outcomes(

@@ -46,7 +46,7 @@ class Primal(TypedDict, total=False):
 class Options(Primal, total=False):
     """Choices of the methods that remember outcomes."""
 
-    estimator: Literal["batch", "ring", "table"]
+    estimator: Literal["batch", "ring", "table", "pass"]
 
 
 def nft() -> Method:

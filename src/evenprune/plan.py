@@ -25,7 +25,7 @@ class Method:
     against_dense: bool = True
     rows: Literal["none", "mean", "extremes", "pairs", "dro"] = "mean"
     kind: Literal["at_most", "equal", "absolute", "two_sided"] = "at_most"
-    estimator: Literal["none", "batch", "ring", "table"] = "ring"
+    estimator: Literal["none", "batch", "ring", "table", "pass"] = "ring"
     tolerance: float = 0.0
     dual_lr: float = 0.0
     k: int = 40
@@ -38,7 +38,7 @@ class Method:
     ki: float = 1.0
     nu: float = 0.0
     multipliers_on: str | None = None  # a split that neither model trains on; None: the training batches
-    refresh: int = 0  # steps between full passes over that split; 0: a batch of it at every step
+    refresh: int = 0  # of estimator="pass": steps between full passes over that split
     caution: float = 0.0  # standard errors by which a gap must be off before its multiplier moves
     distill: float = 0.0  # share of the dense model's soft labels in the loss
     temperature: float = 1.0  # of those soft labels
@@ -105,11 +105,16 @@ class Method:
         return (
             (not apart or constrained, f"multipliers_on needs multipliers; rows={self.rows!r} has none"),
             (self.refresh >= 0, f"refresh is {self.refresh}; it must not be negative"),
-            (self.refresh == 0 or apart, "refresh belongs to multipliers_on"),
+            (
+                (self.estimator == "pass") == (self.refresh > 0),
+                f"estimator={self.estimator!r} with refresh={self.refresh}: full passes need the steps "
+                "from one to the next, other estimators take none",
+            ),
+            (self.estimator != "pass" or apart, "estimator='pass' needs multipliers_on, the name of a split"),
             (self.caution >= 0, f"caution is {self.caution}; it must not be negative"),
             (
-                self.caution == 0 or (self.refresh > 0 and self.measure == "accuracy"),
-                "caution needs full passes (refresh) and measure='accuracy'",
+                self.caution == 0 or (self.estimator, self.measure) == ("pass", "accuracy"),
+                "caution needs estimator='pass' and measure='accuracy'",
             ),
             (
                 self.caution == 0 or (self.rows, self.kind) == ("mean", "at_most"),
@@ -245,7 +250,7 @@ class PerRun:
             equal=Switch.of([m.kind == "equal" for m in methods]),
             dro=Switch.of([m.rows == "dro" for m in methods]),
             heldout=Switch.of([m.multipliers_on is not None for m in methods]),
-            passes=Switch.of([m.refresh > 0 for m in methods]),
+            passes=Switch.of([m.estimator == "pass" for m in methods]),
             distilled=Switch.of([m.distill > 0 for m in methods]),
             focused=Switch.of([m.focus > 0 for m in methods]),
         )
@@ -391,9 +396,15 @@ def _listed(names: Sequence[str]) -> str:
     return f"Group {shown} has" if len(names) == 1 else f"Groups {shown}{more} have"
 
 
+def longest_training_ring(methods: Sequence[Method]) -> int:
+    """k of the longest ring that training batches fill; 0 if none does."""
+    rings = [m.k for m in methods if m.estimator == "ring" and m.multipliers_on is None]
+    return max(rings, default=0)
+
+
 def slow_rings(methods: Sequence[Method], reference: DenseReference) -> list[str]:
     """A warning per group whose ring needs more than one epoch to fill; empty if all is well."""
-    k = max((method.k for method in methods if method.estimator == "ring"), default=0)
+    k = longest_training_ring(methods)
     return [
         f'Group "{name}" has {int(number)} training sample{"s" * (number != 1)}; a ring of {k} fills only '
         f"after about {k / number:.0f} epochs. Merge groups, lower k, or use the table estimator."

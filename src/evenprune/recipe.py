@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
 from evenprune.constraint import Method, slow_rings
+from evenprune.plan import longest_training_ring
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 
@@ -259,7 +260,7 @@ def _size_problems(data: Data, recipe: Recipe) -> Iterator[str]:
 def _ring_problems(data: Data, runs: Sequence[Run], recipe: Recipe) -> list[str]:
     """A ring that cannot fill before the training ends is a problem; one that fills late, a warning."""
     methods = [run.method for run in runs]
-    k = max((method.k for method in methods if method.estimator == "ring"), default=0)
+    k = longest_training_ring(methods)
     tuning = recipe.epochs - recipe.pruning_epochs
     late = slow_rings(methods, data.reference)
     if late:

@@ -108,8 +108,9 @@ class _Task:
     corrupt: Corrupt
     progress: Progress | None
 
-    def results(self) -> Iterator[Pixels | str]:
-        """The pixels of each image in order, or why there are none."""
+    @contextlib.contextmanager
+    def results(self) -> Iterator[Iterator[Pixels | str]]:
+        """The pixels of each image in order, or why there are none; at the end all threads are gone."""
         image = image_decoding.pillow()
 
         def one(place: int) -> Pixels | str:
@@ -120,8 +121,12 @@ class _Task:
             except Unreadable as error:
                 return str(error)
 
-        with shown("decoding images", self.progress) as heard, image_decoding.minding_bombs(image):
-            yield from in_order(one, self.count, heard)
+        with (
+            shown("decoding images", self.progress) as heard,
+            image_decoding.minding_bombs(image),
+            contextlib.closing(in_order(one, self.count, heard)) as results,
+        ):
+            yield results
 
     def none(self) -> Images:
         return np.empty((0, 3, self.size or 0, self.size or 0), np.uint8)
@@ -181,9 +186,10 @@ def _first(texts: Sequence[str]) -> str:
 
 def _into_memory(task: _Task, found: _Found) -> Images:
     images, filled = task.none(), 0
-    for filled, pixels in enumerate(found.fitting(task.results()), start=1):
-        images = np.empty((task.count, *pixels.shape), np.uint8) if filled == 1 else images
-        images[filled - 1] = pixels
+    with task.results() as results:
+        for filled, pixels in enumerate(found.fitting(results), start=1):
+            images = np.empty((task.count, *pixels.shape), np.uint8) if filled == 1 else images
+            images[filled - 1] = pixels
     return images[:filled]
 
 
@@ -214,14 +220,19 @@ def _cached(task: _Task, found: _Found, folder: Path, keys: Sequence[str]) -> Im
         return images
     _made_ready(folder)
     with contextlib.suppress(_NotToBeKept), atomic.replace(path) as file:
-        _write(file, found.fitting(task.results()), most=task.count)
+        with task.results() as results:
+            _write(file, found.fitting(results), most=task.count)
         if not found.sizes or found.refused(task.corrupt):
             raise _NotToBeKept
         left_out = {str(place): reason for place, reason in found.unread.items()}
         record = {"version": VERSION, "given": task.count, "size": task.size, "left out": left_out}
         atomic.write_text(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
+    if not found.sizes or found.refused(task.corrupt):
+        return task.none()
     images = _opened(path, found)
-    return task.none() if images is None else images
+    if images is None:
+        raise OSError(f"{path} was written, but somebody has removed or changed it")
+    return images
 
 
 class _NotToBeKept(Exception):

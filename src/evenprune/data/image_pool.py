@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(work: Callable[[int], T], count: int, progress: Progress) -> Iterator[T]:
+def in_order(work: Callable[[int], T], count: int, progress: Progress) -> Generator[T, None, None]:
     """work(0), work(1), … done by threads: reading, hashing, decoding and resizing let each other run.
 
     Only a few results wait for their turn, so that memory does not grow with the number of images.
@@ -67,5 +67,5 @@ def shown(text: str, progress: Progress | None) -> Iterator[Progress]:
         yield progress or nothing_shown
         return
     with bar:
-        task = bar.add_task(text)
+        task = bar.add_task(text, total=None)
         yield lambda done, count: bar.update(task, completed=done, total=count)

@@ -1,0 +1,201 @@
+"""What a method may change besides constraints: the loss, the weights of samples, how they are drawn."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from evenprune import constraint, methods
+from evenprune.augment import Flip
+from evenprune.constraint import Plan
+from evenprune.loop import balance_of, iterate_score, sample_order
+from evenprune.plan import Method, PerRun
+from evenprune.recipe import Run
+from evenprune.teacher import Teacher, primal_losses
+from evenprune.training import Fitted, fit
+from tests.training_cases import data_for, images, network, recipe, trained
+from tests.twins.streams import outcomes, training_set
+
+ON = torch.tensor(True)
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[nn.Module, Any]:
+    train = images(120)
+    model = trained(network(), train)
+    return model, data_for(model, train, train=train, test=images(60, seed=5))
+
+
+def runs_of(*every: Method) -> list[Run]:
+    return [Run(method=method, sparsity=0.5, seed=seed) for seed, method in enumerate(every)]
+
+
+def weights(one: Fitted) -> Tensor:
+    return torch.cat([t.flatten() for t in one.model.state_dict().values() if t.is_floating_point()])
+
+
+# --- learning from the dense model ---
+
+
+def drawn(*every: Method) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    count = len(every)
+    table = torch.randn(10, 4, generator=generator, dtype=torch.float64)
+    return {
+        "run": PerRun.of(every, torch.float64),
+        "teacher": Teacher(table, None),
+        "logits": torch.randn(count, 6, 4, generator=generator, dtype=torch.float64),
+        "labels": torch.randint(4, (count, 6), generator=generator),
+        "index": torch.randint(10, (count, 6), generator=generator),
+        "inputs": torch.zeros(count, 6, 1),
+    }
+
+
+def plain_of(given: dict[str, Any]) -> Tensor:
+    flat = functional.cross_entropy(
+        given["logits"].flatten(0, 1), given["labels"].flatten(), reduction="none"
+    )
+    return flat.view(given["labels"].shape)
+
+
+def test_distillation_is_its_formula() -> None:
+    given = drawn(
+        methods.nft(), methods.kd(distill=0.3, temperature=2.0), methods.kd(distill=1.0, temperature=1.0)
+    )
+    plain = plain_of(given)
+    found = primal_losses(given.pop("run"), given.pop("teacher"), plain, **given)
+    table = drawn(methods.nft())["teacher"].logits
+    torch.testing.assert_close(found[0], plain[0])
+    for run, share, heat in ((1, 0.3, 2.0), (2, 1.0, 1.0)):
+        for i in range(6):
+            dense = (table[given["index"][run, i]] / heat).softmax(0)
+            sparse = (given["logits"][run, i] / heat).softmax(0)
+            apart = heat**2 * float((dense * (dense / sparse).log()).sum())
+            assert found[run, i].item() == pytest.approx((1 - share) * plain[run, i].item() + share * apart)
+
+
+def test_performance_weights_are_their_formula() -> None:
+    given = drawn(methods.nft(), methods.performance_weighted(focus=2.0, floor=0.25))
+    plain, table = plain_of(given), given["teacher"].logits
+    found = primal_losses(given.pop("run"), given.pop("teacher"), plain, **given)
+    torch.testing.assert_close(found[0], plain[0])
+    for i in range(6):
+        sure = table[given["index"][1, i]].softmax(0)[given["labels"][1, i]].item()
+        assert found[1, i].item() == pytest.approx(plain[1, i].item() * (0.25 + (1 - sure) ** 2))
+
+
+def test_a_perfect_pupil_is_pulled_nowhere() -> None:
+    given = drawn(methods.kd(distill=1.0, temperature=3.0))
+    given["logits"] = given["teacher"].logits[given["index"]].requires_grad_()
+    found = primal_losses(given.pop("run"), given.pop("teacher"), plain_of(given), **given)
+    (pull,) = torch.autograd.grad(found.sum(), given["logits"])
+    assert pull.abs().max() < 1e-12
+
+
+def test_a_distilled_fleet_is_separate_runs_also_with_augmentation(problem: tuple[nn.Module, Any]) -> None:
+    every = [
+        methods.nft(),
+        methods.kd(),
+        methods.performance_weighted(),
+        methods.ceag(tolerance=0.01, k=4, distill=0.5),
+    ]
+    for changes in ({}, {"augment": Flip()}):
+        together = fit(*problem, runs=runs_of(*every), recipe=recipe(**changes))
+        for run, one in zip(runs_of(*every), together, strict=True):
+            alone = fit(*problem, runs=[run], recipe=recipe(**changes))[0]
+            torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
+        assert len({round(float(weights(one).sum()), 5) for one in together}) == 4  # they are four methods
+
+
+def test_distillation_brings_the_pruned_model_nearer_to_the_dense_one(problem: tuple[nn.Module, Any]) -> None:
+    model, data = problem
+    every = [methods.nft(), methods.kd(distill=1.0, temperature=2.0)]
+    runs = [Run(method=m, sparsity=0.5, seed=seed) for m in every for seed in range(4)]
+    fitted = fit(model, data, runs=runs, recipe=recipe(epochs=12))
+    inputs = data.train.inputs
+    with torch.no_grad():
+        wanted = model.eval()(inputs).log_softmax(1)
+        apart = [
+            float(
+                functional.kl_div(
+                    f.model(inputs).log_softmax(1), wanted, log_target=True, reduction="batchmean"
+                )
+            )
+            for f in fitted
+        ]
+    assert sum(apart[4:]) < 0.8 * sum(apart[:4])
+
+
+# --- group DRO and balanced sampling ---
+
+
+def test_group_dro_is_its_formula() -> None:
+    ids, reference = training_set(4, 60, seed=1)
+    plan = Plan.of([methods.group_dro(dual_lr=0.3)], reference, samples=60, dtype=torch.float64)
+    state, generator = constraint.init(plan), torch.Generator().manual_seed(2)
+    share = dict.fromkeys(range(4), 0.25)
+    for _ in range(30):
+        losses, correct, groups, _ = outcomes(ids, 7, generator)
+        got, state = constraint.step(plan, state, losses[None], correct[None], groups[None], active=ON)
+        means = {g: losses[groups == g].mean().item() for g in range(4) if (groups == g).any()}
+        share = {g: share[g] * 2.718281828459045 ** (0.3 * means.get(g, 0.0)) for g in share}
+        share = {g: value / sum(share.values()) for g, value in share.items()}
+        for i, g in enumerate(groups.tolist()):
+            expected = share[g] / int((groups == g).sum()) if g >= 0 else 0.0
+            assert got[0, i].item() == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(constraint.multipliers(plan, state)[0].sum().item(), 1.0)
+
+
+def test_group_dro_beside_other_methods(problem: tuple[nn.Module, Any]) -> None:
+    every = [methods.group_dro(dual_lr=0.1), methods.ceag(tolerance=0.01, k=4), methods.nft()]
+    together = fit(*problem, runs=runs_of(*every), recipe=recipe())
+    for run, one in zip(runs_of(*every), together, strict=True):
+        alone = fit(*problem, runs=[run], recipe=recipe())[0]
+        torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
+        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=0, atol=1e-5)
+    assert together[0].multipliers[-1].std() > 0.001
+
+
+def test_balanced_sampling_draws_every_group_as_often() -> None:
+    groups = torch.tensor([0] * 900 + [1] * 90 + [-1] * 10)
+    order = sample_order(3, 5, 1000, balance_of(groups))
+    counts = Counter(groups[order].tolist())
+    assert all(260 < counts[g] < 410 for g in (0, 1, -1))
+    assert torch.equal(order, sample_order(3, 5, 1000, balance_of(groups)))
+    assert sorted(sample_order(3, 5, 1000).tolist()) == list(range(1000))
+
+
+def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, Any]) -> None:
+    together = fit(*problem, runs=runs_of(methods.nft(), methods.balanced()), recipe=recipe())
+    alone = fit(*problem, runs=runs_of(methods.nft(), methods.balanced())[1:], recipe=recipe())
+    torch.testing.assert_close(weights(together[1]), weights(alone[0]), rtol=0, atol=2e-5)
+
+
+# --- which iterate is kept ---
+
+
+def test_a_feasible_iterate_beats_all_others() -> None:
+    method = methods.ceag(tolerance=0.02, keep="feasible", keep_on="validation")
+    poor = {"accuracy": 0.5, "max_excess_gap": 0.02}
+    good = {"accuracy": 0.9, "max_excess_gap": 0.021}
+    worse = {"accuracy": 0.95, "max_excess_gap": 0.3}
+    better = {"accuracy": 0.6, "max_excess_gap": 0.0}
+    ranked = sorted([worse, good, poor, better], key=lambda found: iterate_score(method, found))
+    assert ranked == [worse, good, poor, better]
+    best = methods.nft_es(on="validation")
+    assert iterate_score(best, worse) == 0.95
+
+
+def test_the_kept_iterate_is_the_best_feasible_one(problem: tuple[nn.Module, Any]) -> None:
+    method = methods.ceag(tolerance=0.05, dual_lr=0.1, k=4, keep="feasible", keep_on="test")
+    one = fit(*problem, runs=[Run(method=method, sparsity=0.5)], recipe=recipe(epochs=8))[0]
+    tuned = [row for row in one.history if row["epoch"] >= 2]
+    scores = [iterate_score(method, row["splits"]["test"]) for row in tuned]
+    assert one.kept_epoch == tuned[scores.index(max(scores))]["epoch"]
+    kept = next(row for row in tuned if row["epoch"] == one.kept_epoch)
+    assert float(one.predictions["test"].correct.double().mean()) == pytest.approx(
+        kept["splits"]["test"]["accuracy"]
+    )
