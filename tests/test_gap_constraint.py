@@ -234,3 +234,11 @@ def test_a_small_network_learns_with_it() -> None:
     even = gap(methods.ceag(tolerance=0.02, dual_lr=0.05, estimator="table"))
     assert plain > 0.08
     assert even <= 0.03
+
+
+def test_what_only_a_whole_training_can_do_is_refused() -> None:
+    method = methods.ceag(tolerance=0.01, k=4, distill=0.5, sampling="balanced", multipliers_on="heldout")
+    with pytest.raises(
+        ValueError, match=r"(?s)multipliers_on='heldout' is what fit.*distill=0.5.*sampling='balanced'"
+    ):
+        GapConstraint(reference(), method)

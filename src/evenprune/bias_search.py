@@ -18,7 +18,7 @@ from evenprune.tally import FloatArray, IntArray
 
 POWERS = (2, 8, 32)  # of the norm that stands for the maximum, one after another
 MOST_SWEEPS = 20  # over all units, for each power
-MOST_CELLS = 100_000  # edges × groups that one move looks at, to either side
+MOST_CELLS = 30_000  # edges × groups that one move looks at, to either side
 SMALLEST = 1e-12  # a gain below is rounding
 
 
@@ -41,6 +41,11 @@ class Task:
     def dense(self) -> FloatArray:
         """[groups] answers of the dense model that are right."""
         return self.per_group(self.dense_right)
+
+    @cached_property
+    def narrowest(self) -> float:
+        """Intervals of the bias that are no wider could be missed in float32."""
+        return 8 * float(np.finfo(np.float32).eps) * float(np.abs(self.scores).max())
 
     @cached_property
     def dense_total(self) -> float:
@@ -101,10 +106,10 @@ class _State:
 
 
 def search(task: Task, *, allowed: FloatArray, tolerance: float) -> Found:
-    """The bias with the smallest F that was found; 0 is a candidate.
+    """The bias with the smallest F that was found, of those whose largest ψ_g is not above that of 0.
 
-    allowed [groups] is the tolerance and what else a group is allowed. Of the candidates only those count
-    whose largest ψ_g beyond the tolerance itself is not larger than at 0.
+    allowed [groups] is the tolerance and what else a group is allowed; where every ψ_g is within the
+    tolerance, the bias is 0.
     """
     right = task.answers(task.scores)
     state = _State(
@@ -115,7 +120,9 @@ def search(task: Task, *, allowed: FloatArray, tolerance: float) -> Found:
         best=np.inf,
         kept=np.zeros(task.scores.shape[1]),
     )
-    limit = max(float(task.excess(state.right, state.total).max()), tolerance) + SMALLEST
+    limit = float(task.excess(state.right, state.total).max()) + SMALLEST
+    if limit <= tolerance:
+        return Found(state.kept, 0)
     _remember(task, state, allowed, limit)
     for power in POWERS:
         for _ in range(MOST_SWEEPS):
@@ -140,12 +147,11 @@ def _remember(task: Task, state: _State, allowed: FloatArray, limit: float) -> N
 
 def _move(task: Task, state: _State, unit: int, allowed: FloatArray, power: int) -> bool:
     """Move the bias of one unit to its best interval; False if it is there already."""
-    narrowest = 8 * float(np.finfo(np.float32).eps) * float(np.abs(task.scores).max())
     line = _line(task, state, unit)
-    chosen = _best_interval(task, line, allowed=allowed, power=power, narrowest=narrowest)
+    chosen = _best_interval(task, line, allowed, power)
     if chosen == line.here:
         return False
-    distance = line.distance(chosen, narrowest=narrowest)
+    distance = line.distance(chosen, narrowest=task.narrowest)
     state.bias[unit] += distance
     state.scored[:, unit] += distance
     state.right, state.total = line.right[chosen], line.total[chosen]
@@ -182,13 +188,13 @@ def _edges(task: Task, scored: FloatArray, unit: int) -> tuple[FloatArray, NDArr
     return needed, task.right[:, unit].astype(np.int8) - task.right[rows, rival].astype(np.int8)
 
 
-def _best_interval(task: Task, line: Line, *, allowed: FloatArray, power: int, narrowest: float) -> int:
+def _best_interval(task: Task, line: Line, allowed: FloatArray, power: int) -> int:
     """The interval with the smallest ‖(ψ − allowed)₊‖_p + Δ of those that lower its first term."""
     beyond = _norms(task.excess(line.right, line.total) - allowed, power)
     value = beyond + task.loss(line.total)
     present = float(value[line.here]) - SMALLEST
     closed = beyond >= beyond[line.here] - SMALLEST
-    closed[1:-1] |= np.diff(line.edges) <= narrowest  # float32 could miss it
+    closed[1:-1] |= np.diff(line.edges) <= task.narrowest
     value[closed] = np.inf
     lowest = float(value.min())
     if not lowest < present:

@@ -110,8 +110,8 @@ def fit(
     `groups` are group ids [N] (−1: not known), `dense_correct` [N] says where the dense model is right.
     `units` [classes] names classes that share one bias, as `units_of` does for groups that are unions of
     labels; without it every class has its own. `regularise` from 0 (believe every gap) to 1 says how far
-    gaps that chance explains are left alone. On this split the largest excess gap beyond the tolerance is
-    never larger than without the bias.
+    gaps that chance explains are left alone. On this split the largest excess gap is never larger than
+    without the bias.
     """
     held_out = _Samples.checked(logits, labels, groups, dense_correct, units)
     problems = [f"tolerance is {tolerance}: it must be at least 0"] if not tolerance >= 0 else []
@@ -254,7 +254,7 @@ def _fit(held_out: _Samples, tolerance: float, regularise: float) -> ClassBias:
     bias = (bias - bias.mean()).float()
     before, after = (_outcome(held_out, task, b) for b in (torch.zeros_like(bias), bias))
     # Rounding to float32 may move a sample that lies on an edge.
-    if max(after.max_excess_gap, tolerance) > max(before.max_excess_gap, tolerance) + SMALLEST:
+    if after.max_excess_gap > before.max_excess_gap + SMALLEST:
         bias, after = torch.zeros_like(bias), before
     groups = int(held_out.groups.max()) + 1
     return ClassBias(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -40,6 +41,7 @@ class GapConstraint(nn.Module):
 
     def __init__(self, reference: DenseReference, method: Method, *, samples: int | None = None) -> None:
         super().__init__()
+        _raise(_settings_of_fit(method))
         self.reference, self.method, self.active = reference, method, True
         self.samples = int(reference.all_samples) if samples is None else samples
         self.plan = Plan.of([method], reference, samples=self.samples)
@@ -217,3 +219,14 @@ def _shortened(sentences: Sequence[str], most: int = 5) -> list[str]:
 def _raise(problems: Sequence[str]) -> None:
     if problems:
         raise ValueError("GapConstraint: " + "; ".join(problems) + ".")
+
+
+def _settings_of_fit(method: Method) -> list[str]:
+    """What a method asks of the whole training, which a single loss cannot do."""
+    usual = {item.name: item.default for item in dataclasses.fields(Method)}
+    names = ("multipliers_on", "distill", "focus", "sampling")
+    return [
+        f"{name}={getattr(method, name)!r} is what fit() and prune() do; in a loop of your own leave it out"
+        for name in names
+        if getattr(method, name) != usual[name]
+    ]

@@ -1,0 +1,220 @@
+"""The convolutions of a widened CifarResNet-56 on a GPU: our kernels against cuDNN, layer by layer.
+
+Times are µs of forward, gradient of the input and of the weight (bfloat16, batch 128, channels-last),
+replayed from a CUDA graph. `floor_us` is the time to read the inputs and write the results at 4.2 TB/s.
+
+`python -m benchmarks.narrow_conv tune` also tries settings of the walking kernels and prints the best.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from evenprune import grouped_conv
+from evenprune.grouped_conv import Shape
+
+# channels in and out of one run, side of the images, kernel, stride, padding; how many such layers there are
+LAYERS = {
+    "first": (3, 16, 32, 3, 1, 1, 1),
+    "16": (16, 16, 32, 3, 1, 1, 18),
+    "16 to 32": (16, 32, 32, 3, 2, 1, 1),
+    "16 to 32, 1×1": (16, 32, 32, 1, 2, 0, 1),
+    "32": (32, 32, 16, 3, 1, 1, 17),
+    "32 to 64": (32, 64, 16, 3, 2, 1, 1),
+    "32 to 64, 1×1": (32, 64, 16, 1, 2, 0, 1),
+    "64": (64, 64, 8, 3, 1, 1, 17),
+}
+RUNS = (1, 25)
+BATCH, COPIES, BYTES_PER_S = 128, 3, 4.2e12
+WALKS = list(itertools.product((64, 128, 256), (8, 16, 32), (4, 8), (1, 2, 3)))  # pixels, rows, warps, stages
+PROGRAMS = (264, 528, 1056)
+
+
+def replayed_us(work: Callable[[int], Any], repeats: int = 9) -> float:
+    """µs of one call; the calls of a graph take turns with COPIES sets of tensors, so that no cache helps."""
+    for place in range(COPIES):
+        work(place)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for place in range(repeats):
+            work(place % COPIES)
+    best = float("inf")
+    for _ in range(4):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, 1000 * begin.elapsed_time(end) / repeats)
+    return best
+
+
+def tensors(name: str, runs: int) -> tuple[list[Tensor], list[Tensor], Tensor, Shape]:
+    channels, out, side, kernel, stride, pad, _ = LAYERS[name]
+    channels = max(channels, grouped_conv.LEAST_INPUT)
+    shape = Shape(kernel, stride, pad, runs)
+
+    def images(count: int, size: int) -> Tensor:
+        drawn = torch.randn(BATCH, runs * count, size, size, device="cuda", dtype=torch.bfloat16)
+        return drawn.contiguous(memory_format=torch.channels_last)
+
+    small = shape.result(side, side)[0]
+    weight = torch.randn(runs * out, channels, kernel, kernel, device="cuda")
+    return (
+        [images(channels, side) for _ in range(COPIES)],
+        [images(out, small) for _ in range(COPIES)],
+        weight.contiguous(memory_format=torch.channels_last),
+        shape,
+    )
+
+
+def ours(name: str, runs: int) -> dict[str, float]:
+    xs, dys, weight, shape = tensors(name, runs)
+    inner, outer = list(xs[0].shape[2:]), list(dys[0].shape[2:])
+    works = {
+        "forward": lambda i: grouped_conv.narrow_conv(xs[i], weight, outer, *shape, False),
+        "input": lambda i: grouped_conv.narrow_conv(dys[i], weight, inner, *shape, True),
+        "weight": lambda i: grouped_conv.narrow_conv_back(xs[i], dys[i], *shape),
+    }
+    return {
+        part: replayed_us(work) for part, work in works.items() if not (part == "input" and name == "first")
+    }
+
+
+def cudnn(name: str, runs: int) -> dict[str, float]:
+    xs, dys, weight, shape = tensors(name, runs)
+    if name == "first":
+        xs = [
+            x.unflatten(1, (runs, -1))[:, :, :3].flatten(1, 2).contiguous(memory_format=torch.channels_last)
+            for x in xs
+        ]
+        weight = weight[:, :3]
+    half = weight.bfloat16().contiguous(memory_format=torch.channels_last)
+    _, stride, pad, _ = shape
+
+    def back(i: int, mask: list[bool]) -> Any:
+        return torch.ops.aten.convolution_backward(
+            dys[i], xs[i], half, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], runs, mask
+        )
+
+    works = {
+        "forward": lambda i: functional.conv2d(xs[i], half, stride=stride, padding=pad, groups=runs),
+        "input": lambda i: back(i, [True, False, False]),
+        "weight": lambda i: back(i, [False, True, False]),
+    }
+    return {
+        part: replayed_us(work) for part, work in works.items() if not (part == "input" and name == "first")
+    }
+
+
+def largest_error(name: str, runs: int) -> float:
+    """‖ours - cuDNN‖ / ‖cuDNN‖ of the result."""
+    xs, _, weight, shape = tensors(name, runs)
+    plain = functional.conv2d(
+        xs[0].float(), weight.bfloat16().float(), stride=shape.stride, padding=shape.pad, groups=runs
+    )
+    got = grouped_conv.convolve(xs[0], weight, None, shape).float()
+    return float((got - plain).norm() / plain.norm())
+
+
+def run() -> dict[str, Any]:
+    if not torch.cuda.is_available():
+        raise SystemExit("This benchmark needs a CUDA device.")
+    torch.backends.cudnn.benchmark = True
+    rows = []
+    for runs, name in itertools.product(RUNS, LAYERS):
+        channels, out, side, _, stride, _, layers = LAYERS[name]
+        pixels = BATCH * runs * side * side
+        moved = 2 * (pixels * channels + pixels // stride**2 * out)
+        rows.append(
+            {
+                "runs": runs,
+                "layer": name,
+                "layers": layers,
+                "ours_us": ours(name, runs),
+                "cudnn_us": cudnn(name, runs),
+                "floor_us": 1e6 * moved / BYTES_PER_S,
+                "error": largest_error(name, runs),
+                "used": uses_ours(name, runs),
+            }
+        )
+    return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+
+
+def uses_ours(name: str, runs: int) -> bool:
+    xs, _, weight, shape = tensors(name, runs)
+    return grouped_conv.serves(xs[0], weight if name != "first" else weight[:, :3], shape)
+
+
+def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    told = []
+    for row in figures["rows"]:
+        parts = " / ".join(f"{row['ours_us'][part]:.0f}" for part in row["ours_us"])
+        rival = " / ".join(f"{row['cudnn_us'][part]:.0f}" for part in row["cudnn_us"])
+        used = "ours is used" if row["used"] else "cuDNN is used"
+        told.append(
+            (
+                f"{row['runs']} runs, {row['layer']}",
+                f"ours {parts}, cuDNN {rival}, floor {row['floor_us']:.0f}; error {row['error']:.0e}",
+                used,
+            )
+        )
+    return told
+
+
+# --- settings of the walking kernels ---
+
+
+def candidates(name: str) -> list[tuple[int, int, int, int]]:
+    side = LAYERS[name][2]
+    return [walk for walk in WALKS if walk[1] <= side and walk[0] >= side]
+
+
+def try_setting(
+    given: tuple[str, int, tuple[int, int, int, int], int],
+) -> tuple[Any, dict[str, float]] | None:
+    """Times with one setting; None if it cannot be built."""
+    name, runs, walk, programs = given
+    channels, out = LAYERS[name][:2]
+    blocks = {max(16, channels), max(16, out)}
+    grouped_conv.WALK = dict.fromkeys(blocks, walk)
+    grouped_conv.WALK_BACK = dict.fromkeys(blocks, (*walk, programs))
+    try:
+        return given, ours(name, runs)
+    except Exception:  # too much shared memory, too many registers: no candidate
+        return None
+
+
+def build(part: list[Any]) -> None:
+    """Compile settings in a process of its own, into Triton's cache on disk."""
+    for given in part:
+        try_setting(given)
+
+
+def tune(names: tuple[str, ...] = ("16", "32")) -> None:
+    every = [(n, r, w, p) for n in names for r in RUNS for w in candidates(n) for p in PROGRAMS]
+    once = [given for given in every if given[3] == PROGRAMS[0]]
+    with get_context("spawn").Pool(14) as pool:
+        pool.map(build, [once[i::14] for i in range(14)], chunksize=1)
+    for name, runs in itertools.product(names, RUNS):
+        found = [result for given in every if given[:2] == (name, runs) if (result := try_setting(given))]
+        for part in ("forward", "input", "weight"):
+            best = sorted(found, key=lambda result: result[1][part])[:4]
+            shown = "; ".join(f"{times[part]:.0f} {given[2:]}" for given, times in best)
+            print(f"{runs} runs, {name}, {part}: {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["tune"]:
+        tune()
+    else:
+        sys.exit("python -m benchmarks narrow_conv, or python -m benchmarks.narrow_conv tune")
