@@ -290,6 +290,22 @@ def test_a_fleet_is_pruned_as_the_twin_says_step_by_step(scope: Any) -> None:
         assert torch.cat([layer[run] for run in range(2) for layer in kept]).tolist() == expected
 
 
+def test_threads_do_not_change_the_selection() -> None:
+    model = mlp(20, (30, 30, 30), 3)
+    masks = Masks.of(model, runs=1)
+    importance = {
+        layer.name: torch.from_numpy(lognormal(4, layer.size)).view(1, 4, *layer.shape)
+        for layer in masks.layers
+    }
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 4):
+        torch.set_num_threads(threads)
+        found.append(exact_scores(importance, masks, 0.7))
+    torch.set_num_threads(before)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in importance)
+
+
 def test_one_criterion_per_run() -> None:
     model = model_of()
     wide = fleet.widen(model, 3, sample_input=images(dtype=torch.float64).inputs[:4])

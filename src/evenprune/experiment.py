@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHOICES = {
     "corrupt": ("refuse", "skip"),
     "optimizer": ("sgd", "adamw"),
-    "precision": ("float32", "bfloat16"),
+    "precision": ("auto", "float32", "bfloat16"),
     "scope": ("layer", "global"),
 }
 
@@ -66,7 +66,7 @@ class Experiment:
     optimizer: str = told("sgd", "sgd or adamw.", metavar="NAME")
     schedule: str = told("steps", "Of the rate: steps:0.6,0.9, cosine, constant.", metavar="NAME")
     clip_norm: float | None = told(None, "Largest norm of a run's gradient.", metavar="X")
-    precision: str = told("float32", "float32 or bfloat16.", metavar="NAME")
+    precision: str = told("auto", "float32, bfloat16, or auto: bfloat16 on a GPU.", metavar="NAME")
     scope: str = told("layer", "Prune by layer, or global: all layers together.", metavar="NAME")
     pattern: str = told("", "Pattern of the masks, such as 2:4.", metavar="N:M")
     exclude: tuple[str, ...] = told((), "Layer that is never pruned; repeatable, * allowed.", metavar="NAME")
@@ -109,7 +109,7 @@ class Experiment:
             scheduler=_scheduler(self),
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
-            precision=self.precision,  # type: ignore[arg-type]  # problems() has checked the words
+            precision=None if self.precision == "auto" else self.precision,  # type: ignore[arg-type]  # checked
             scope=self.scope,  # type: ignore[arg-type]
             pattern=_pattern(self.pattern),
             exclude=self.exclude,

@@ -148,6 +148,7 @@ def exact_scores(
         alive = torch.cat([_of_run(masks[name], run, masks.runs) for name in unit])
         return select(values, alive, alive.numel() - pruned_count(wanted[run], alive.numel()))
 
+    _compiled_greedy()  # one for all threads
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # sorting and the loop leave the GIL
         chosen = list(pool.map(one, tasks))
     scores = {name: torch.zeros_like(importance[name][:, 0]) for name in names}
