@@ -204,6 +204,31 @@ def test_a_model_that_cannot_be_widened_trains_one_run_after_another(tmp_path: P
     assert len(list(tmp_path.glob("**/metrics.jsonl"))) == 2
 
 
+def test_one_run_is_chosen_on_the_validation_split_and_never_on_the_test_data() -> None:
+    held = tensors(images(90, seed=5))
+    every = [methods.nft(), CEAG, methods.kd(distill=0.5)]
+    found = call(method=every, seeds=range(2), validation=held, select="validation", tolerance=0.05)
+    audits = {name: by_split["validation"] for name, by_split in found.audits.items()}
+    feasible = {n: a.overall.pruned for n, a in audits.items() if a.max_excess_gap.estimate <= 0.05}
+    gaps = {n: a.max_excess_gap.estimate for n, a in audits.items()}
+    best = max(feasible, key=feasible.__getitem__) if feasible else min(gaps, key=gaps.__getitem__)
+    assert found.selected == best
+    assert found.audit is found.audits[best]["test"]
+    assert call().selected == "CEAG, seed 0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"select": "test"}, "select is 'test': choose on 'validation'"),
+        ({"select": "validation"}, "needs validation="),
+    ],
+)
+def test_nothing_is_chosen_on_data_that_trains_or_audits(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputProblems, match=said):
+        call(**changes)
+
+
 def test_a_validation_split_picks_the_best_epoch() -> None:
     found = call(
         method=methods.nft_es(on="validation"), validation=tensors(images(90, seed=5)), tolerance=0.05

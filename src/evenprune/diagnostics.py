@@ -58,8 +58,14 @@ def measure(
     iteration ends when ‖Hv − λv‖ ≤ tolerance · λ, or after so many iterations (at most twice as many where
     the eigenvalue that is largest in magnitude is negative). Each one costs a pass over the group.
     """
-    _check(model, split, len(names), masks)
-    _check_numbers(batch_size, iterations)
+    problems = [
+        f"{name} is {number}: it must be at least 1"
+        for name, number in (("batch_size", batch_size), ("iterations", iterations))
+        if number < 1
+    ]
+    problems += _problems(model, split, len(names), masks)
+    if problems:
+        raise InputProblems(problems)
     model = copy.deepcopy(model).double() if float64 else model
     groups = split.groups.cpu()
     rows = {"samples": torch.bincount(groups[groups >= 0], minlength=len(names)).tolist()}
@@ -200,7 +206,7 @@ def _with_gradients() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _check(model: nn.Module, split: Split, groups: int, masks: Masks | None) -> None:
+def _problems(model: nn.Module, split: Split, groups: int, masks: Masks | None) -> list[str]:
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     found = [] if trained else [f"{type(model).__name__} has no parameter that can be trained"]
     outside = torch.unique(split.groups[(split.groups < -1) | (split.groups >= groups)]).tolist()
@@ -214,12 +220,4 @@ def _check(model: nn.Module, split: Split, groups: int, masks: Masks | None) -> 
             f"{type(model).__name__} has no trained parameters {absent[:3]} ({len(absent)} in all): pass the "
             "model that the masks were made for, without a wrapper around it"
         )
-    if found:
-        raise InputProblems(found)
-
-
-def _check_numbers(batch_size: int, iterations: int) -> None:
-    numbers = {"batch_size": batch_size, "iterations": iterations}
-    found = [f"{name} is {n}: it must be at least 1" for name, n in numbers.items() if n < 1]
-    if found:
-        raise InputProblems(found)
+    return found

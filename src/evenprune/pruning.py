@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ def prune(
     confidence: float = 0.95,
     device: torch.device | str | None = None,
     validation: Any = None,
+    select: Literal["validation"] | None = None,
     hooks: Sequence[Hook] | None = None,
 ) -> Result:
     """Prune a trained model, fine-tune it under constraints, and audit it on training and test data.
@@ -55,7 +56,9 @@ def prune(
     folder: where the training is saved. The same call again resumes it, or returns at once if it is finished.
     tolerance, confidence: of the audits. Without one, the tolerance is that of the first method that has one.
     device: where to train; without one, where the model is.
-    validation: a third split, which nft_es(on="validation") picks its best epoch on.
+    validation: a third split, held out: nft_es(on="validation") picks its best epoch on it, multipliers can
+        follow it (multipliers_on="validation"), and `select` chooses on it.
+    select: "validation" chooses one of the runs there (result.selected), for which result.audit speaks.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
     methods = [method] if isinstance(method, Method) else list(method)
@@ -63,6 +66,8 @@ def prune(
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
     options, problems = _audit_options(methods, tolerance, confidence)
+    if select is not None and (select != "validation" or validation is None):
+        problems = [*problems, _select_problem(select, validation is None)]
     splits = {"train": train, "test": test} | ({} if validation is None else {"validation": validation})
     place = _device(model, device)
     recipe = (recipe or Recipe()).on(place)
@@ -87,7 +92,14 @@ def prune(
         recipe=recipe,
         tolerance=options.tolerance,
         confidence=options.confidence,
+        select=select,
     )
+
+
+def _select_problem(select: str, absent: bool) -> str:
+    if select != "validation":
+        return f"select is {select!r}: choose on 'validation', a split that neither trains nor audits."
+    return "select='validation' needs validation=…, samples that neither train nor audit." if absent else ""
 
 
 def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:

@@ -22,7 +22,11 @@ from evenprune.verdict import STRICTNESS, Audit, Word
 from evenprune.wording import percent
 
 SCHEMA = "evenprune.comparison/1"
-SPECIAL = ("dual", "kp", "ki", "nu", "mean", "negative", "overall")  # settings shown where they are set
+# Settings shown where they are set.
+SPECIAL = (
+    *("dual", "kp", "ki", "nu", "mean", "negative", "overall", "multipliers_on", "refresh", "caution"),
+    *("distill", "temperature", "focus", "floor", "sampling", "keep", "keep_on"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,7 @@ class Result:
     tolerance: float  # of the audits
     confidence: float
     title: str = ""
+    select: str | None = None  # the split on which one of the runs is chosen
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -70,9 +75,25 @@ class Result:
         )
 
     @property
+    def selected(self) -> str:
+        """The run that is chosen on the split `select`, never on the test data; without one, the first.
+
+        Of the runs whose largest excess gap there is within the tolerance the most accurate one; if there is
+        none, the run with the smallest.
+        """
+        if self.select is None:
+            return self.names[0]
+        found = [_split(self, one, self.select) for one in self.fitted]
+        scores = [
+            (1.0, run["accuracy"]) if (gap := run["max_excess_gap"] or 0.0) <= self.tolerance else (0.0, -gap)
+            for run in found
+        ]
+        return self.names[scores.index(max(scores))]
+
+    @property
     def audit(self) -> Audit:
-        """Of the first run, on the test data."""
-        return self.audits[self.names[0]]["test"]
+        """Of the selected run (without a split to select on: the first one), on the test data."""
+        return self.audits[self.selected]["test"]
 
     @property
     def worst(self) -> Audit:
@@ -195,11 +216,11 @@ def _methods(result: Result) -> list[dict[str, Any]]:
 
 def _settings(method: Method) -> dict[str, Any]:
     """What a reader needs to repeat it: the main settings, and others where they are not the usual ones."""
-    if method.rows == "none":
-        return {}
     ring = {"k": method.k} if method.estimator == "ring" else {}
     usual = {f.name: f.default for f in fields(Method)}
     special = {name: getattr(method, name) for name in SPECIAL if getattr(method, name) != usual[name]}
+    if method.rows == "none":
+        return special
     main = {"tolerance": method.tolerance, "dual_lr": method.dual_lr, "estimator": method.estimator}
     return main | ring | special
 
