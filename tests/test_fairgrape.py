@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from evenprune import fairgrape, fleet
+from evenprune import fairgrape, fleet, methods
 from evenprune.fairgrape import (
     exact_scores,
     fast_scores,
@@ -25,7 +25,10 @@ from evenprune.fairgrape import (
 from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks, SparsityNotReachable, pruned_count
 from evenprune.models import mlp
-from tests.training_cases import images, network, trained
+from evenprune.recipe import Run
+from evenprune.tally import InputProblems
+from evenprune.training import fit
+from tests.training_cases import data_for, images, network, recipe, trained
 from tests.twins import fairgrape as twin
 
 GROUPS = 3
@@ -401,3 +404,44 @@ def test_wrong_arguments_are_named() -> None:
         scores(model, masks, importance, 0.5, by="taylor")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="for all 1 runs, or one per run"):
         scores(model, masks, importance, 0.5, by=["magnitude"] * 2)
+
+
+# Within fit().
+
+
+def test_fit_prunes_every_run_of_a_fleet_by_the_importance_of_its_method() -> None:
+    model, split = model_of(), images(dtype=torch.float64)
+    data, settings = data_for(model, split), recipe(epochs=4, pruning_epochs=3)
+    kinds = (
+        methods.nft(),
+        methods.fairgrape(),
+        methods.fairgrape(fast=True),
+        methods.ceag(tolerance=0.01, k=2, importance="fairgrape"),
+    )
+    runs = [Run(method=method, sparsity=0.8) for method in kinds]
+    together = fit(model, data, runs=runs, recipe=settings)
+    names = [layer.name for layer in together[0].masks.layers]
+    for run, one in zip(runs, together, strict=True):
+        alone = fit(model, data, runs=[run], recipe=settings)[0]
+        assert all(torch.equal(one.masks[name], alone.masks[name]) for name in names)
+        assert float(one.masks.sparsity) == pytest.approx(0.8, abs=0.003)
+    assert not torch.equal(together[0].masks[names[1]], together[1].masks[names[1]])
+
+
+def test_fit_takes_the_scores_of_the_dense_model_where_it_prunes_at_once() -> None:
+    model, split = model_of(), images(dtype=torch.float64)
+    runs = [Run(method=methods.fairgrape(), sparsity=0.8)]
+    once = recipe(epochs=1, pruning_epochs=1, importance_batches=3)
+    pruned = fit(model, data_for(model, split), runs=runs, recipe=once)[0].masks
+    own = Masks.of(model)
+    found = group_importance(model, own, MiniBatches(split, size=24, count=3), groups=GROUPS)
+    own.prune_(model, 0.8, scores=exact_scores(found, own, 0.8))
+    assert all(torch.equal(pruned[name], own[name]) for name in found)
+
+
+def test_fit_refuses_an_exact_selection_within_a_pattern() -> None:
+    model = model_of()
+    data = data_for(model, images(dtype=torch.float64))
+    runs = [Run(method=methods.fairgrape(), sparsity=0.5)]
+    with pytest.raises(InputProblems, match=r"knows no pattern; take fairgrape_fast"):
+        fit(model, data, runs=runs, recipe=recipe(pattern=(2, 4)))

@@ -37,6 +37,7 @@ HEAVY = {
     "tensorboard",
     "ray",
     "onnx",
+    "numba",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -12,6 +12,7 @@ from evenprune.constraint import Method
 EXPECTED = {
     "nft": ("none", "none"),
     "nft-es": ("none", "none"),
+    "fairgrape": ("none", "none"),
     "el": ("loss", False, "mean", "absolute", "batch"),
     "el-rb": ("loss", False, "mean", "absolute", "ring"),
     "ceag": ("accuracy", True, "mean", "at_most", "ring"),

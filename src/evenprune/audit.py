@@ -3,7 +3,7 @@
 samples -> tally (counts per cell) -> evidence (estimates and limits) -> Audit (verdict)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from evenprune.evidence import Demand, Evidence
 from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key, notes_of
 from evenprune.intake import Answers, one_group, read
 from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
-from evenprune.verdict import Audit
+from evenprune.verdict import Audit, Columns
 
 POWER = 0.8  # of the sample sizes that an inconclusive audit asks for
 TINY = {"accuracy": 10, "score": 30, "loss": 30}  # groups below cannot pass
@@ -71,6 +71,7 @@ def audit(
     each: bool = False,
     missing: Literal["group", "drop"] = "group",
     min_samples: int | None = None,
+    columns: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> Audit:
     """Audit one pruned model, or several side by side, against the dense one.
 
@@ -80,15 +81,66 @@ def audit(
     one number per sample, and no labels are needed.
     `groups` is one column, or a mapping of columns: their intersections are audited, or with `each` every
     column and every intersection together. A missing group label is a group of its own unless missing="drop".
+    `columns` are further numbers to show beside each group, {title: {name of a group: number}}, such as
+    diagnostics.columns gives; no verdict rests on them.
     """
     options = Options(
         tolerance=tolerance, confidence=confidence, each=each, missing=missing, min_samples=min_samples
     )
     answers = Answers(measure, labels, dense, pruned, dense_correct, pruned_correct)
     data, problems = read(answers, groups)
-    if problems or data is None or options.problems(measure):
-        raise InputProblems(options.problems(measure) + problems)
-    return _with_notes(audit_tally(data, options), notes_of(groups))
+    further, more = _read_columns(columns)
+    if problems or more or data is None or options.problems(measure):
+        raise InputProblems(options.problems(measure) + problems + more)
+    found = _with_columns(audit_tally(data, options), further)
+    return _with_notes(found, notes_of(groups))
+
+
+def _read_columns(columns: Any) -> tuple[Columns, list[str]]:
+    """Titles and names of groups as text, numbers as floats; None for what is not finite."""
+    if columns is None:
+        return {}, []
+    if not isinstance(columns, Mapping) or not all(isinstance(c, Mapping) for c in columns.values()):
+        return {}, ["columns must be a mapping {title: {name of a group: number}}"]
+    problems = []
+    if len({str(title) for title in columns}) < len(columns):
+        problems.append(f"columns has titles that read the same: {', '.join(map(repr, columns))}")
+    for title, values in columns.items():
+        wrong = {k: v for k, v in values.items() if not (v is None or _is_number(v))}
+        if wrong:
+            first = next(iter(wrong))
+            problems.append(f"columns[{title!r}][{first!r}] is {wrong[first]!r}: give a number, or None")
+    if problems:
+        return {}, problems
+    return {str(title): {str(k): _finite(v) for k, v in c.items()} for title, c in columns.items()}, []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def _with_columns(found: Audit, columns: Columns) -> Audit:
+    """The audit, and each of its models, with the columns; what names no group of it is noted, if not all."""
+    if not columns:
+        return found
+    groups = {group.group for group in found.groups}
+    strangers = list(dict.fromkeys(name for c in columns.values() for name in c if name not in groups))
+    lost = [title for title, values in columns.items() if values and not groups & values.keys()]
+    if lost:
+        known = ", ".join(map(repr, sorted(groups)[:8]))
+        raise InputProblems(
+            [f"columns[{title!r}] names no group of this audit, such as {known}" for title in lost]
+        )
+    kept = {title: {k: v for k, v in c.items() if k in groups} for title, c in columns.items()}
+    models = {name: replace(one, columns=kept) for name, one in found.models.items()}
+    found = replace(found, columns=kept, models=models)
+    names = ", ".join(f"“{name}”" for name in strangers[:8]) + (", …" if len(strangers) > 8 else "")
+    said = f"The further columns also name groups that have no samples here: {names}."
+    return _with_notes(found, [said] if strangers else [])
 
 
 def _with_notes(found: Audit, notes: Sequence[str]) -> Audit:

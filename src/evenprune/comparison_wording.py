@@ -12,6 +12,8 @@ WHERE = "on the training data"
 METHODS = {
     "nft": ("NFT", "plain fine-tuning"),
     "nft_es": ("NFT+ES", "plain fine-tuning, best epoch kept"),
+    "fairgrape": ("FairGRAPE", "every group keeps its share of the weights' importance"),
+    "fairgrape_fast": ("FairGRAPE (fast)", "FairGRAPE by its one-line rule"),
     "el": ("EL", "equalizes the groups' losses"),
     "el_rb": ("EL+RB", "equalizes the groups' losses"),
     "ceag": ("CEAG", "bounds each excess gap"),

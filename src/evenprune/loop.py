@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from evenprune import constraint
+from evenprune import constraint, fairgrape
 from evenprune.constraint import Plan, State
 from evenprune.fleet import Fleet, Single
 from evenprune.heldout import Heldout
+from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks, schedule
 from evenprune.predict import autocast, cross_entropies
 from evenprune.recipe import Recipe, Run, Split
@@ -270,10 +271,25 @@ def begin_epoch(loop: Loop, epoch: int) -> None:
     last = max(loop.recipe.pruning_epochs - 1, 0)
     if epoch <= last:
         wanted = [schedule(epoch, final=run.sparsity, last=last) for run in loop.runs]
-        loop.masks.prune_(loop.network, wanted, scope=loop.recipe.scope, pattern=loop.recipe.pattern)
+        scores = weight_scores(loop, wanted)
+        loop.masks.prune_(
+            loop.network, wanted, scope=loop.recipe.scope, pattern=loop.recipe.pattern, scores=scores
+        )
     for name, fresh in _no_totals(len(loop.runs), loop.device).items():
         loop.totals[name].copy_(fresh)
     loop.totals["negative_before"].copy_(loop.state["negative_weights"])
+
+
+def weight_scores(loop: Loop, sparsity: list[float]) -> dict[str, Tensor] | None:
+    """What every weight is worth to its run, by the importance that its method names; None: |w| for all."""
+    by, recipe = [run.method.importance for run in loop.runs], loop.recipe
+    if set(by) == {"magnitude"} or not any(sparsity):
+        return None
+    batches = MiniBatches(loop.train, size=recipe.batch_size, count=recipe.importance_batches)
+    importance = group_importance(
+        loop.network, loop.masks, batches, groups=loop.plan.groups, precision=recipe.precision
+    )
+    return fairgrape.scores(loop.network, loop.masks, importance, sparsity, by=by, scope=recipe.scope)
 
 
 def fill_window(loop: Loop, step: int) -> None:

@@ -41,6 +41,7 @@ class Primal(TypedDict, total=False):
     caution: float
     keep: Literal["last", "best", "feasible"]
     keep_on: str | None
+    importance: Literal["magnitude", "fairgrape", "fairgrape_fast"]
 
 
 class Options(Primal, total=False):
@@ -57,6 +58,12 @@ def nft() -> Method:
 def nft_es(*, on: str) -> Method:
     """Naive fine-tuning, keeping the iterate that is best on the split named `on`."""
     return Method(name="nft_es", rows="none", estimator="none", keep="best", keep_on=on)
+
+
+def fairgrape(*, fast: bool = False) -> Method:
+    """Naive fine-tuning of a mask by FairGRAPE (Lin et al.); `fast`: by its one-line rule, without numba."""
+    by: Literal["fairgrape", "fairgrape_fast"] = "fairgrape_fast" if fast else "fairgrape"
+    return replace(nft(), name=by, importance=by)
 
 
 def el(*, dual_lr: float = EL_DUAL_LR, **more: Unpack[Primal]) -> Method:
@@ -145,6 +152,7 @@ def balanced() -> Method:
 TABLE: dict[str, Callable[..., Method]] = {
     "nft": nft,
     "nft-es": nft_es,
+    "fairgrape": fairgrape,
     "el": el,
     "el-rb": el_rb,
     "ceag": ceag,

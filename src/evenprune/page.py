@@ -42,12 +42,17 @@ def _page_data(document: Document) -> dict[str, Any]:
     models = models_of(document)
     names = _all_names(models.values())
     places = {name: place for place, name in enumerate(names)}
+    titles = list(dict.fromkeys(title for audit in models.values() for title in audit.get("columns") or {}))
     unit = max((unit_of(audit) for audit in models.values()), key=lambda unit: unit.digits)
     return {
         "names": [short_name(name) for name in names],
         "statuses": STATUSES,
         "unit": asdict(unit),
-        "models": [_model_data(name, audit, document, places) for name, audit in models.items()],
+        "titles": [short_name(title) for title in titles],
+        "models": [
+            _model_data(name, audit, document, places) | {"further": _further(audit, titles)}
+            for name, audit in models.items()
+        ],
         "first": list(models).index(document["model"]) if document["model"] in models else 0,
         "comparisons": [_comparison_data(pair, places) for pair in document.get("comparisons") or []],
     }
@@ -91,6 +96,13 @@ def _columns(audit: Document, places: dict[str, int]) -> dict[str, list[Any]]:
         **{column: [rounded(group[key]) for group in groups] for column, key in NUMBERS.items()},
         **{column: [group[key] for group in groups] for column, key in COUNTS.items()},
     }
+
+
+def _further(audit: Document, titles: Iterable[str]) -> list[list[float | None]]:
+    """The columns that came with the audit: a list per title, a number per group."""
+    given = audit.get("columns") or {}
+    names = [group["group"] for group in audit["groups"]]
+    return [[rounded(given.get(title, {}).get(name)) for name in names] for title in titles]
 
 
 def _comparison_data(pair: Document, places: dict[str, int]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Method:
     sampling: Literal["uniform", "balanced"] = "uniform"  # balanced: every group as often as any other
     keep: Literal["last", "best", "feasible"] = "last"
     keep_on: str | None = None
+    importance: Literal["magnitude", "fairgrape", "fairgrape_fast"] = "magnitude"  # which weights go last
 
     def __post_init__(self) -> None:
         wrong = _wrong_words(self) + _wrong_numbers(self)

@@ -119,6 +119,7 @@ class Recipe:
     augment: Augment | None = None
     scope: Literal["layer", "global"] = "layer"
     pattern: tuple[int, int] | None = None  # (2, 4): two of every four weights stay
+    importance_batches: int | None = None  # that FairGRAPE's scores are summed over; None: a whole epoch
     exclude: tuple[str, ...] = ()  # names or glob patterns of weights never pruned
     evaluate_every: int = 1  # epochs; the last epoch is always evaluated
     evaluate_batch: int = 512
@@ -161,7 +162,7 @@ def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> N
 
 def _recipe_problems(recipe: Recipe) -> Iterator[str]:
     at_least = {"epochs": 1, "pruning_epochs": 0, "batch_size": 1, "evaluate_every": 1, "evaluate_batch": 1}
-    at_least |= {"fleet_size": 1, "checkpoint_epochs": 1, "checkpoint_steps": 1}
+    at_least |= {"fleet_size": 1, "checkpoint_epochs": 1, "checkpoint_steps": 1, "importance_batches": 1}
     for name, least in at_least.items():
         value = getattr(recipe, name)
         if value is not None and value < least:
@@ -205,6 +206,8 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Re
     for place, run in enumerate(runs):
         if not 0 <= run.sparsity < 1:
             yield f"run {place} ({run}): the sparsity must be in [0, 1): 0.9 leaves one weight in ten."
+        if recipe.pattern is not None and run.method.importance == "fairgrape":
+            yield f"run {place} ({run}): the exact FairGRAPE knows no pattern; take fairgrape_fast."
         if run.method.keep != "last" and run.method.keep_on not in evaluate:
             splits = ", ".join(f'"{name}"' for name in evaluate) or "none"
             yield (

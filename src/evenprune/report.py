@@ -18,6 +18,7 @@ from evenprune.wording import (
     percent,
     quoted,
     shorten,
+    significant,
     status,
     unit_of,
     verdict_sentence,
@@ -89,6 +90,10 @@ def to_text(document: Document) -> str:
     else:
         parts.append(_text_table(_groups_table(document)))
     parts[-1] += _more_groups(document)
+    if document.get("columns"):
+        whole = _columns_table(document)
+        shown = _fitting(whole)
+        parts.append(_text_table(shown) + _left_out(whole[0][len(shown[0]) :]))
     parts += [_wrapped(f"Note: {visible(note)}") for note in document["notes"]]
     return "\n\n".join(parts) + "\n"
 
@@ -106,6 +111,8 @@ def to_markdown(document: Document) -> str:
         parts += ["### Groups"]
     parts.append(_markdown_table(_side_by_side(document) if several else _groups_table(document)))
     parts.append(_more_groups(document).strip())
+    if document.get("columns"):
+        parts += ["### Further columns", _markdown_table(_columns_table(document))]
     if document["notes"]:
         parts += ["### Notes", "\n".join(f"- {_escaped(visible(note))}" for note in document["notes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -214,6 +221,15 @@ def _side_by_side(document: Document) -> Table:
         for group in _listed(document["groups"])
     ]
     return [header, *rows]
+
+
+def _columns_table(document: Document) -> Table:
+    """The further columns that came with the audit, for the groups that are listed."""
+    columns = document["columns"]
+    return [["group", *map(visible, columns)]] + [
+        [visible(name), *(significant(values.get(name)) for values in columns.values())]
+        for name in (group["group"] for group in _listed(document["groups"]))
+    ]
 
 
 def _excess_cell(group: Document | None, unit: Unit) -> str:

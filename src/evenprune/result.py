@@ -25,7 +25,7 @@ SCHEMA = "evenprune.comparison/1"
 # Settings shown where they are set.
 SPECIAL = (
     *("dual", "kp", "ki", "nu", "mean", "negative", "overall", "multipliers_on", "refresh", "caution"),
-    *("distill", "temperature", "focus", "floor", "sampling", "keep", "keep_on"),
+    *("distill", "temperature", "focus", "floor", "sampling", "keep", "keep_on", "importance"),
 )
 
 

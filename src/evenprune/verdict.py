@@ -1,12 +1,13 @@
 """An audit's outcome: `Audit` and its parts. Plain values; what is computed lies in `evidence`."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 SCHEMA = "evenprune.audit/1"
 Word = Literal["pass", "fail", "inconclusive"]
+Columns = dict[str, dict[str, float | None]]  # further numbers: title -> group -> value
 STRICTNESS: dict[Word, int] = {"pass": 0, "inconclusive": 1, "fail": 2}
 
 
@@ -116,6 +117,7 @@ class Audit:
     groups: tuple[Group, ...]
     models: "dict[str, Audit]"
     comparisons: tuple[Comparison, ...]
+    columns: Columns = field(default_factory=dict)
 
     @property
     def worst(self) -> Group:
@@ -136,6 +138,8 @@ class Audit:
         document |= {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         if not self.models:
             del document["models"], document["comparisons"]
+        if not self.columns:
+            del document["columns"]
         return document
 
     @staticmethod
@@ -213,4 +217,5 @@ _PARTS: dict[str, Any] = {
     "groups": lambda d: tuple(Group(**g) for g in d),
     "models": lambda d: {name: Audit.from_dict(m) for name, m in (d or {}).items()},
     "comparisons": lambda d: tuple(_comparison(c) for c in d or ()),
+    "columns": lambda d: {title: dict(values) for title, values in (d or {}).items()},
 }

@@ -64,6 +64,19 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.6g} %"
 
 
+def significant(value: float | None) -> str:
+    """A number of any size and unknown unit to four digits: "0.01234", "12,340", "1.234e−7"."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    size = float(f"{abs(value):.4g}")
+    if size and not 1e-4 <= size < 1e7:
+        digits, _, power = f"{size:.3e}".partition("e")
+        text = f"{digits.rstrip('0').rstrip('.')}e{int(power)}".replace("-", "−")
+    else:
+        text = f"{size:,.12g}"
+    return f"−{text}" if value < 0 and size else text
+
+
 def visible(text: object) -> str:
     """Text that can steer neither a terminal nor the direction of the words around it."""
     return "".join(_visible_character(character) for character in str(text))
