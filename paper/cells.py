@@ -12,20 +12,12 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from evenprune import methods
+from evenprune.paper_results import Task
 from evenprune.plan import Method
 from evenprune.tally import InputProblems
 
 TABLE_METHODS = ("NFT", "NFT + ES", "EL", "EL + RB", "CEAG (no RB)", "CEAG")
 EL_SENTENCE = re.compile(r"(\S+) everywhere, except (\w+) (.+)/(.+) at ([\d.]+)%: (\S+)")
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is predicted, and between which groups harm is measured."""
-
-    dataset: str
-    target: str
-    group: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +33,19 @@ class Cell:
     tolerance: float | None = None  # fractions; None where the method has none
     dual_lr: float | None = None
     buffer: int | None = None  # length of the rings; 0: estimated on the batch; None: neither
+    overall: Literal["macro"] | None = None  # as the paper's published code; None: by frequency, micro
+
+    @property
+    def task(self) -> Task:
+        return Task(self.dataset, self.target, self.group)
 
     def __str__(self) -> str:
         ring = f", buffer {self.buffer}" if self.method == "CEAG" else ""
         return f"{self.method}{ring}, {self.sparsity:.3g}, seed {self.seed}"
+
+    def row(self) -> dict[str, Any]:
+        """Its part of a row of the results; `overall` only where it is not the usual one."""
+        return {name: value for name, value in vars(self).items() if name != "overall" or value is not None}
 
 
 IDENTITY = tuple(field.name for field in fields(Cell))
@@ -77,6 +78,7 @@ def method_of(cell: Cell) -> Method:
     if kind.tuned_as == "none":
         return kind.make()
     told = {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr, "k": cell.buffer or None}
+    told |= {"overall": cell.overall}
     return kind.make(**{name: value for name, value in told.items() if value is not None}, negative="keep")
 
 

@@ -65,6 +65,20 @@ def side_by_side(groups: int = 12, *, models: dict[str, str], seed: int = 0) -> 
     return {**worst, "models": audits, "comparisons": [_comparison(audits[a], audits[b]) for a, b in pairs]}
 
 
+def with_columns(document: dict[str, Any], *, seed: int = 0) -> dict[str, Any]:
+    """The document with numbers of three sizes beside its groups, some of them absent."""
+    rng = np.random.default_rng(seed)
+    named = [group["group"] for group in document["groups"]]
+    columns: dict[str, dict[str, float | None]] = {
+        "gradient norm": {name: float(rng.lognormal(0, 1)) for name in named},
+        "largest Hessian eigenvalue": {name: float(rng.lognormal(7, 1)) for name in named[1:]},
+        "tiny": {name: -float(rng.random()) * 1e-6 for name in named},
+    }  # fmt: skip
+    columns["gradient norm"][named[-1]] = None
+    models = {name: {**audit, "columns": columns} for name, audit in document.get("models", {}).items()}
+    return {**document, "columns": columns} | ({"models": models} if models else {})
+
+
 def _rows(labels: list[str], *, verdict: str, measure: str, rng: np.random.Generator) -> list[dict[str, Any]]:
     size, harm = PLANS[verdict]
     count = len(labels)

@@ -397,3 +397,50 @@ def test_from_dict_refuses_other_documents():
 def test_unknown_group_is_named():
     with pytest.raises(KeyError, match="no group 'z'"):
         evenprune.audit(**random_samples(13), tolerance=0.1)["z"]
+
+
+def test_columns_go_with_the_audit_and_change_nothing_else():
+    plain = evenprune.audit(**random_samples(14), tolerance=0.02)
+    given_ = {"gradient norm": {0: 1.5, "1": np.float32(2), 2: np.nan}, "λ": {"0": -3, "3": None}}
+    audit = evenprune.audit(**random_samples(14), tolerance=0.02, columns=given_)
+    assert audit.columns == {"gradient norm": {"0": 1.5, "1": 2.0, "2": None}, "λ": {"0": -3.0, "3": None}}
+    assert "columns" not in plain.to_dict()
+    assert audit.to_dict() == plain.to_dict() | {"columns": audit.columns}
+    assert Audit.from_dict(json.loads(json.dumps(audit.to_dict()))) == audit
+    assert Audit.from_dict(plain.to_dict()).columns == {}
+    assert "gradient norm" in str(audit)
+    assert "gradient norm" not in str(plain)
+
+
+def test_columns_reach_every_model():
+    data = random_samples(15)
+    data["pruned"] = {"one": data["pruned"], "two": data["dense"]}
+    audit = evenprune.audit(**data, tolerance=0.02, columns={"c": {"0": 1.0}})
+    assert [one.columns for one in (audit, *audit.models.values())] == [{"c": {"0": 1.0}}] * 3
+    assert Audit.from_dict(audit.to_dict()) == audit
+
+
+def test_columns_of_groups_that_do_not_occur_are_noted():
+    audit = evenprune.audit(**random_samples(16), tolerance=0.02, columns={"c": {"0": 1.0, "z": 2.0}})
+    assert audit.columns == {"c": {"0": 1.0}}
+    assert audit.notes[0] == "Columns were given for groups that have no samples here: “z”."
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([1, 2], "columns must be a mapping"),
+        ({"c": [1, 2]}, "columns must be a mapping"),
+        ({"c": {"0": "many", "1": True}}, "columns['c']['0'] is 'many' (and 1 more): give a number, or None"),
+        ({"c": {"0": 1, 0: 2}}, "columns['c'] has keys that read the same: '0'"),
+        ({"1": {"0": 1}, 1: {"0": 2}}, "columns has keys that read the same: '1'"),
+        ({"c": {"x": 1, "y": 2}}, "columns['c'] names no group of this audit; it has '0'"),
+    ],
+)
+def test_bad_columns(columns, message):
+    assert any(problem.startswith(message) for problem in problems(columns=columns))
+
+
+def test_bad_columns_are_listed_with_the_other_problems():
+    found = problems(columns={"c": {"0": "x"}}, tolerance=3, groups=[1] * 200)
+    assert len(found) == 3

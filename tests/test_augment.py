@@ -11,7 +11,7 @@ from torch import Tensor
 from evenprune import methods
 from evenprune.augment import Both, Colour, Crop, Flip
 from evenprune.checkpoint import describe
-from evenprune.loop import augment_draws
+from evenprune.draws import augment_draws
 from evenprune.recipe import Augment, Run, Split
 from evenprune.tally import InputProblems
 from evenprune.training import fit

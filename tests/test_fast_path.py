@@ -1,5 +1,6 @@
 """What makes training fast must not change what it finds: compiled, streamed, traced, evaluated late."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,32 @@ def test_inputs_that_stay_with_the_host_are_the_same_inputs(
     elsewhere = fitted(problem, **changes, data_on_device=False)
     monkeypatch.undo()
     assert_same(fitted(problem, **changes), elsewhere)
+
+
+def test_a_streamed_training_that_stopped_within_a_chunk_resumes(
+    problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    class Stops:
+        def start(self, *_: Any) -> None: ...
+        def finish(self) -> None: ...
+        def epoch(self, told: list[dict[str, Any]]) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loops, "WINDOW_BYTES", 2 * 24 * 36 * 4)  # chunks of two of five steps
+    monkeypatch.setattr(loops, "_stays", lambda *_: True)
+    whole = fitted(problem, RUNS[3])
+    saving = recipe(checkpoint_steps=3)
+    monkeypatch.setattr(loops.Loop, "steps", property(lambda _: 4))  # stops after the checkpoint of step 3
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            *problem,
+            runs=[RUNS[3]],
+            recipe=replace(saving, checkpoint_epochs=9),
+            folder=tmp_path,
+            hooks=[Stops()],
+        )
+    monkeypatch.setattr(loops.Loop, "steps", property(lambda loop: loop.recipe.steps(len(loop.train))))
+    assert_same(whole, fit(*problem, runs=[RUNS[3]], recipe=saving, folder=tmp_path))
 
 
 def test_the_trace_holds_the_multipliers_of_every_step(problem: tuple[torch.nn.Module, Data]) -> None:

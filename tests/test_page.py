@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from evenprune import report
-from evenprune.wording import unit_of
+from evenprune.wording import significant, unit_of
 from tests import audit_documents
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
@@ -387,3 +387,61 @@ def test_it_prints_all_rows_in_light_colours(show):
     assert page.locator(".tools").first.is_hidden()
     assert page.evaluate("getComputedStyle(document.querySelector('#box')).maxHeight") == "none"
     assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.browser
+def test_further_columns_are_shown_sorted_and_downloaded(show, tmp_path):
+    document = audit_documents.with_columns(audit_documents.document(12))
+    page = show(document)
+    titles = list(document["columns"])
+    assert page.locator("#table thead th").count() == 16
+    assert page.inner_text("#table-lead").endswith("came with the audit; no verdict rests on them.")
+    for number, title in enumerate(titles, 14):
+        values, button = document["columns"][title], head(page, title).get_by_role("button")
+        assert column(page, number) == [significant(values.get(name)) for name in column(page, 1)]
+        for way in ("descending", "ascending"):
+            button.press("Enter")
+            assert head(page, title).get_attribute("aria-sort") == way
+            shown = [values.get(name) for name in column(page, 1)]
+            known = [value for value in shown if value is not None]
+            assert known == sorted(known, reverse=way == "descending")
+            assert shown[: len(known)] == known  # absent values come last either way
+    with page.expect_download() as download:
+        page.click("#csv")
+    download.value.save_as(tmp_path / "groups.csv")
+    with open(tmp_path / "groups.csv", encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for title in titles:
+            value = document["columns"][title].get(row["group"])
+            assert row[title] == "" if value is None else float(row[title]) == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.browser
+def test_further_columns_follow_the_model_and_titles_stay_text(show):
+    document = audit_documents.side_by_side(12, models=MODELS)
+    names = [group["group"] for group in document["groups"]]
+    for place, one in enumerate(document["models"].values()):
+        one["columns"] = {title: {names[0]: place + 0.5} for title in audit_documents.HOSTILE_NAMES}
+    del document["models"]["ceag"]["columns"]
+    page = show(document)
+    for tab, wanted in enumerate(("0.5", "1.5", "–")):
+        page.locator("#tabs button").nth(tab).click()
+        cells = dict(zip(column(page, 1), column(page, 14), strict=True))
+        assert cells.pop(names[0]) == wanted
+        assert set(cells.values()) == {"–"}
+    assert page.locator("#table thead script, #table thead img, #table thead b").count() == 0
+    assert page.title() == "Fail · evenprune audit"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_numbers_of_any_size_are_written_alike_in_the_page_and_in_text(show):
+    values = [0.0, 1.0, -1.0, 0.5, 123456.0, 9999.5, 99995.0, 9_999_500.0, 12345678.0, -0.00012345]
+    values += [0.0001, 0.00009999, 1e-12, 1e20, -3e8, 1 / 3, 2 / 3, 1000.0, 0.05]
+    document = audit_documents.document(len(values), verdict="pass")
+    names = [group["group"] for group in document["groups"]]
+    document["columns"] = {"c": dict(zip(names, values, strict=True))}
+    page = show(document)
+    shown = dict(zip(column(page, 1), column(page, 14), strict=True))
+    assert [shown[name] for name in names] == [significant(value) for value in values]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenprune import report
-from evenprune.wording import unit_of
+from evenprune.wording import significant, unit_of
 from tests import audit_documents
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
@@ -23,6 +23,8 @@ DOCUMENTS = {
     "score": audit_documents.document(12, verdict="fail", measure="score"),
     "hostile": audit_documents.document(named=list(audit_documents.HOSTILE_NAMES)),
     "models": audit_documents.side_by_side(12, models=MODELS),
+    "columns": audit_documents.with_columns(audit_documents.document(12)),
+    "columns of models": audit_documents.with_columns(audit_documents.side_by_side(12, models=MODELS)),
     "many models": audit_documents.side_by_side(6, models={f"a model of name {i}": "fail" for i in range(9)}),
 }
 
@@ -186,3 +188,29 @@ def test_an_unknown_suffix_lists_those_that_are_known(tmp_path):
     ):
         report.write(DOCUMENTS["two"], tmp_path / "audit.pdf")
     assert os.listdir(tmp_path) == []
+
+
+def test_columns_are_shown_where_they_were_given():
+    document = DOCUMENTS["columns"]
+    text, markdown = report.to_text(document), report.to_markdown(document)
+    first = document["groups"][0]["group"]
+    values = [significant(column.get(first)) for column in document["columns"].values()]
+    lines = [line for line in text.splitlines() if line.startswith(first)]
+    assert lines[1].split()[-3:] == values
+    row = next(line for line in markdown.splitlines() if line.startswith(f"| {first} ") and values[0] in line)
+    assert row.strip("| ").split(" | ")[1:] == values
+    assert "### Further columns" in markdown
+    assert "Further columns" not in report.to_markdown(DOCUMENTS["twelve"])
+    assert "–" in "".join(significant(v) for c in document["columns"].values() for v in c.values())
+
+
+def test_titles_of_columns_cannot_become_markup_nor_steer_a_terminal():
+    document = audit_documents.document(3, verdict="pass")
+    names = [group["group"] for group in document["groups"]]
+    document["columns"] = {title: {names[0]: 1.0} for title in audit_documents.HOSTILE_NAMES}
+    markdown, text = report.to_markdown(document), report.to_text(document)
+    assert "<script" not in markdown
+    assert "](https" not in markdown
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 112
+    assert "No room for the columns of" in text

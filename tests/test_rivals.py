@@ -11,7 +11,8 @@ from torch.nn import functional
 from evenprune import constraint, methods
 from evenprune.augment import Flip
 from evenprune.constraint import Plan
-from evenprune.loop import balance_of, iterate_score, sample_order
+from evenprune.draws import balance_of, sample_order
+from evenprune.iterates import iterate_score
 from evenprune.plan import Method, PerRun
 from evenprune.recipe import Run
 from evenprune.teacher import Teacher, primal_losses

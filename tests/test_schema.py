@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests import audit_documents
+
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "audit.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -89,3 +91,13 @@ def test_every_key_is_described() -> None:
     assert {"verdict", "excess_gap", "noise_floor", "settle", "comparisons"} <= described.keys()
     for key, schema in keys_of(SCHEMA):
         assert schema["description"].endswith("."), key
+
+
+def test_columns_fit() -> None:
+    written = audit_documents.with_columns(audit_documents.document(6))
+    VALIDATOR.validate(written)
+    several = audit_documents.side_by_side(6, models={"a": "fail", "b": "pass"})
+    VALIDATOR.validate(audit_documents.with_columns(several))
+    written["columns"]["tiny"]["Asian"] = "small"
+    assert not VALIDATOR.is_valid(written)
+    assert not VALIDATOR.is_valid(written | {"columns": {"tiny": 1.0}})

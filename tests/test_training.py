@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenprune import fleet, methods
 from evenprune.augment import Both, Crop, Flip
+from evenprune.draws import sample_order
 from evenprune.element_wise import why_steps_mix
 from evenprune.loop import (
     Loop,
@@ -23,7 +24,6 @@ from evenprune.loop import (
     clip_,
     draw_epoch,
     parameter_groups,
-    sample_order,
     train_step,
 )
 from evenprune.masks import Masks

@@ -137,3 +137,16 @@ def test_shortening_keeps_both_ends(text, longest):
 def test_right_to_left_names_are_isolated():
     assert wording.quoted("שלום") == "“\u2068שלום\u2069”"
     assert wording.quoted("plain") == "“plain”"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"), (float("nan"), "–"), (float("inf"), "–"), (0.0, "0"), (-0.0, "0"), (1.0, "1"),
+        (-1.25, "−1.25"), (1 / 3, "0.3333"), (12345.678, "12,350"), (1234567.0, "1,235,000"),
+        (9_999_999.0, "1e7"), (0.0001, "0.0001"), (0.00012345, "0.0001234"), (0.00001234, "1.234e−5"),
+        (-2.5e-8, "−2.5e−8"), (3e12, "3e12"),
+    ],
+)  # fmt: skip
+def test_numbers_of_any_size(value, text):
+    assert wording.significant(value) == text

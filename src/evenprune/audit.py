@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from evenprune import evidence, limits, maximum, paired, verdict
 from evenprune.evidence import Demand, Evidence
+from evenprune.further_columns import read_columns, with_columns
 from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key, notes_of
 from evenprune.intake import Answers, one_group, read
 from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
-from evenprune.verdict import Audit, Columns
+from evenprune.verdict import Audit
 
 POWER = 0.8  # of the sample sizes that an inconclusive audit asks for
 TINY = {"accuracy": 10, "score": 30, "loss": 30}  # groups below cannot pass
@@ -89,58 +90,11 @@ def audit(
     )
     answers = Answers(measure, labels, dense, pruned, dense_correct, pruned_correct)
     data, problems = read(answers, groups)
-    further, more = _read_columns(columns)
+    further, more = read_columns(columns)
     if problems or more or data is None or options.problems(measure):
         raise InputProblems(options.problems(measure) + problems + more)
-    found = _with_columns(audit_tally(data, options), further)
-    return _with_notes(found, notes_of(groups))
-
-
-def _read_columns(columns: Any) -> tuple[Columns, list[str]]:
-    """Titles and names of groups as text, numbers as floats; None for what is not finite."""
-    if columns is None:
-        return {}, []
-    if not isinstance(columns, Mapping) or not all(isinstance(c, Mapping) for c in columns.values()):
-        return {}, ["columns must be a mapping {title: {name of a group: number}}"]
-    problems = []
-    if len({str(title) for title in columns}) < len(columns):
-        problems.append(f"columns has titles that read the same: {', '.join(map(repr, columns))}")
-    for title, values in columns.items():
-        wrong = {k: v for k, v in values.items() if not (v is None or _is_number(v))}
-        if wrong:
-            first = next(iter(wrong))
-            problems.append(f"columns[{title!r}][{first!r}] is {wrong[first]!r}: give a number, or None")
-    if problems:
-        return {}, problems
-    return {str(title): {str(k): _finite(v) for k, v in c.items()} for title, c in columns.items()}, []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and np.isfinite(value) else None
-
-
-def _with_columns(found: Audit, columns: Columns) -> Audit:
-    """The audit, and each of its models, with the columns; what names no group of it is noted, if not all."""
-    if not columns:
-        return found
-    groups = {group.group for group in found.groups}
-    strangers = list(dict.fromkeys(name for c in columns.values() for name in c if name not in groups))
-    lost = [title for title, values in columns.items() if values and not groups & values.keys()]
-    if lost:
-        known = ", ".join(map(repr, sorted(groups)[:8]))
-        raise InputProblems(
-            [f"columns[{title!r}] names no group of this audit, such as {known}" for title in lost]
-        )
-    kept = {title: {k: v for k, v in c.items() if k in groups} for title, c in columns.items()}
-    models = {name: replace(one, columns=kept) for name, one in found.models.items()}
-    found = replace(found, columns=kept, models=models)
-    names = ", ".join(f"“{name}”" for name in strangers[:8]) + (", …" if len(strangers) > 8 else "")
-    said = f"The further columns also name groups that have no samples here: {names}."
-    return _with_notes(found, [said] if strangers else [])
+    found, notes = with_columns(audit_tally(data, options), further)
+    return _with_notes(found, [*notes_of(groups), *notes])
 
 
 def _with_notes(found: Audit, notes: Sequence[str]) -> Audit:

@@ -55,8 +55,8 @@ def measure(
 
     "gradient_norm", "largest_eigenvalue", and how far to trust the latter: "residual", "iterations",
     "converged"; also "samples"; each [groups], NaN (0, False) for a group without samples. The power
-    iteration ends when ‖Hv − λv‖ ≤ tolerance · λ, or after so many iterations (at most twice as many where
-    the eigenvalue that is largest in magnitude is negative). Each one costs a pass over the group.
+    iteration ends when ‖Hv − λv‖ ≤ tolerance · |the eigenvalue largest in magnitude|, or after so many
+    iterations (twice as many at most, where that one is negative). Each one costs a pass over the group.
     """
     problems = [
         f"{name} is {number}: it must be at least 1"

@@ -6,7 +6,6 @@ the random numbers of the augmentation depend on (seed of the run, epoch) alone:
 would see by itself.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint, fairgrape
 from evenprune.constraint import Plan, State
+from evenprune.draws import augment_draws, balance_of, heldout_order, sample_order
 from evenprune.fleet import Fleet, Single
 from evenprune.heldout import Heldout
 from evenprune.importance import MiniBatches, group_importance
+from evenprune.iterates import no_best
 from evenprune.masks import Masks, schedule
 from evenprune.predict import autocast, cross_entropies
 from evenprune.recipe import Recipe, Run, Split
@@ -29,7 +30,6 @@ from evenprune.reference import DenseReference
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, primal_losses
-from evenprune.wide_layers import part
 
 WINDOW_BYTES = 1 << 26  # inputs brought to the device at once, where the host has the data
 P = ParamSpec("P")
@@ -45,9 +45,7 @@ class Epoch:
     uniform: Tensor  # [runs, samples used, draws] random numbers of the augmentation
     place: Tensor  # [] int64: the next step
     active: Tensor  # [] bool: pruning has ended, the constraints act
-    window: (
-        Tensor | None
-    )  # [runs, steps of a chunk · batch, …] inputs in their order, where the host has the data
+    window: Tensor | None  # [runs, steps of a chunk · batch, …] inputs in order, if the host has them
     trace: Tensor | None  # [runs, steps, rows] multipliers after each step
 
 
@@ -90,9 +88,7 @@ class Loop:
     parts: "Parts"
     teacher: Teacher | None = None
     heldout: Heldout | None = None
-    balance: Tensor | None = (
-        None  # [samples] on the CPU: how often a sample is drawn where groups are balanced
-    )
+    balance: Tensor | None = None  # [samples] on the CPU: how often each is drawn if groups are balanced
     replay: Replay = field(init=False)  # of one step
     best: dict[str, Any] = field(default_factory=dict)  # "score" and "epoch", both [runs], and "network"
 
@@ -155,7 +151,7 @@ def build(
         graph=bool(recipe.graph),
     )
     if any(method.keep != "last" for method in methods):
-        loop.best = _no_best(loop)
+        loop.best = no_best(network, len(runs))
     return loop
 
 
@@ -217,40 +213,6 @@ def _empty_window(runs: int, recipe: Recipe, train: Split) -> Tensor:
     return torch.zeros(sizes, dtype=train.inputs.dtype, device=train.labels.device)
 
 
-def seed_of(*parts: int | str) -> int:
-    """One seed of many numbers and words; unlike sums and products of seeds, it does not collide."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1  # manual_seed takes 63 bits everywhere
-
-
-def sample_order(seed: int, epoch: int, samples: int, balance: Tensor | None = None) -> Tensor:
-    """The order in which one run sees the training samples in one epoch. [samples]
-
-    With `balance` they are drawn with replacement, as often as it says.
-    """
-    generator = torch.Generator().manual_seed(seed_of("order", seed, epoch))
-    if balance is not None:
-        return torch.multinomial(balance, samples, replacement=True, generator=generator)
-    return torch.randperm(samples, generator=generator)
-
-
-def heldout_order(seed: int, epoch: int, samples: int) -> Tensor:
-    """The order in which the multipliers of one run follow the held-out samples in one epoch. [samples]"""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of("heldout", seed, epoch)))
-
-
-def balance_of(groups: Tensor) -> Tensor:
-    """1 / n_g for every sample: all groups are drawn as often, those without a label like one more group."""
-    line = groups.cpu() + 1
-    return 1 / torch.bincount(line).double()[line]
-
-
-def augment_draws(seed: int, epoch: int, *, samples: int, draws: int) -> Tensor:
-    """The random numbers of the augmentation of one run in one epoch. [samples, draws]"""
-    generator = torch.Generator().manual_seed(seed_of("augment", seed, epoch))
-    return torch.rand(samples, draws, generator=generator)
-
-
 def draw_epoch(loop: Loop, epoch: int, step: int) -> None:
     """Fill the buffers that the steps of an epoch read, from `step` on."""
     now, used, draws = loop.now, loop.now.order.shape[1], loop.now.uniform.shape[2]
@@ -264,6 +226,7 @@ def draw_epoch(loop: Loop, epoch: int, step: int) -> None:
         loop.heldout.draw(lambda run: heldout_order(run.seed, epoch, count), loop.runs, step)
     now.place.fill_(step)
     now.active.fill_(epoch >= loop.recipe.pruning_epochs)
+    fill_window(loop, step)
 
 
 def begin_epoch(loop: Loop, epoch: int) -> None:
@@ -293,11 +256,12 @@ def weight_scores(loop: Loop, sparsity: list[float]) -> dict[str, Tensor] | None
 
 
 def fill_window(loop: Loop, step: int) -> None:
-    """Before a step: bring the inputs of the next chunk of steps, if the host has them and it is time."""
+    """Bring the inputs of the chunk of steps that `step` belongs to, if the host has them."""
     window, batch = loop.now.window, loop.recipe.batch_size
-    if window is None or step % (window.shape[1] // batch):
+    if window is None or step >= loop.steps:
         return
-    wanted = loop.now.order[:, step * batch :][:, : window.shape[1]].to(loop.train.inputs.device)
+    first = step * batch - step * batch % window.shape[1]
+    wanted = loop.now.order[:, first : first + window.shape[1]].to(loop.train.inputs.device)
     chunk = loop.train.inputs.index_select(0, wanted.flatten())
     if loop.device.type == "cuda" and not chunk.is_cuda:
         chunk = chunk.pin_memory()
@@ -306,13 +270,15 @@ def fill_window(loop: Loop, step: int) -> None:
 
 def advance(loop: Loop, step: int, epoch: int) -> None:
     """One step of every run, by the fastest way the recipe allows."""
-    fill_window(loop, step)
     tuning = epoch - loop.recipe.pruning_epochs
     if loop.heldout is not None and tuning >= 0:
         loop.heldout.before_step(loop.plan, loop.state, tuning * loop.steps + step)
     loop.replay(_frozen(loop.optimizer) if updates_within(loop) else ())
     if not updates_within(loop):
         update(loop)
+    window = loop.now.window
+    if window is not None and (step + 1) * loop.recipe.batch_size % window.shape[1] == 0:
+        fill_window(loop, step + 1)
 
 
 def updates_within(loop: Loop) -> bool:
@@ -465,46 +431,3 @@ def broken(loop: Loop) -> list[tuple[int, int]]:
     first = torch.where(loop.totals["broken_at"] >= 0, loop.totals["broken_at"], loop.now.place - 1)
     bad = ~finite | (loop.totals["broken_at"] >= 0)
     return [(run, int(first[run])) for run in bad.nonzero().flatten().tolist()]
-
-
-def _no_best(loop: Loop) -> dict[str, Any]:
-    return {
-        "score": torch.full((len(loop.runs),), -torch.inf, dtype=torch.float64),
-        "epoch": torch.full((len(loop.runs),), -1),
-        "network": {name: t.detach().clone() for name, t in loop.network.state_dict().items()},
-    }
-
-
-def keep_best(loop: Loop, epoch: int, scores: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Remember the weights of runs that were never better on their named split; of equals, the earliest."""
-    for i, run in enumerate(loop.runs):
-        if run.method.keep == "last" or run.method.keep_on is None:
-            continue
-        found = {name: float(v[i]) for name, v in scores[run.method.keep_on].items() if v.ndim == 1}
-        score = iterate_score(run.method, found)
-        if score > float(loop.best["score"][i]):
-            loop.best["score"][i], loop.best["epoch"][i] = score, epoch
-            copy_run(loop.best["network"], loop.network.state_dict(), run=i, runs=len(loop.runs))
-
-
-def iterate_score(method: constraint.Method, found: Mapping[str, float]) -> float:
-    """Higher is better. "feasible": iterates within the tolerance beat all others, the more accurate first;
-    of those beyond it, the one with the smallest largest gap."""
-    if method.keep == "feasible":
-        gap = found["max_excess_gap"]
-        return 2 + found["accuracy"] if gap <= method.tolerance else -gap
-    return found["accuracy"]
-
-
-def put_back_best(loop: Loop) -> None:
-    """Runs that keep their best iterate get it back; those that have none keep the last."""
-    if loop.best:
-        for i in (loop.best["epoch"] >= 0).nonzero().flatten().tolist():
-            copy_run(loop.network.state_dict(), loop.best["network"], run=i, runs=len(loop.runs))
-
-
-@torch.no_grad()
-def copy_run(target: Mapping[str, Tensor], source: Mapping[str, Tensor], *, run: int, runs: int) -> None:
-    """Copy one run's part of every tensor of a network."""
-    for name, tensor in target.items():
-        part(tensor, run, runs).copy_(part(source[name], run, runs))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenprune import checkpoint, fleet, resume
+from evenprune.draws import seed_of
 from evenprune.element_wise import why_steps_mix
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
+from evenprune.iterates import keep_best, put_back_best
 from evenprune.loop import (
     Loop,
     advance,
@@ -27,10 +29,7 @@ from evenprune.loop import (
     broken,
     build,
     draw_epoch,
-    keep_best,
     parameter_groups,
-    put_back_best,
-    seed_of,
 )
 from evenprune.masks import Masks
 from evenprune.predict import Answers, Predictions, autocast, evaluating, predict, scores
@@ -113,24 +112,13 @@ def fit(
         checkpoint.claim(home, whole)
         identity = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     fitted: list[Fitted] = []
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), _best_convolutions():
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         fleets = _fleets(model, data, runs, recipe, device=place)
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             fitted += _fit_fleet(job)
     return fitted
-
-
-@contextlib.contextmanager
-def _best_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms once per layer and keep the fastest: shapes do not change here."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _classes(model: nn.Module, split: Split, device: torch.device) -> int:
@@ -316,7 +304,7 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
             told = [of_run(row, i, rows) for i, rows in enumerate(own)]
             for hook in hooks:
                 hook.epoch(told)
-        put_back_best(loop)
+        put_back_best(loop.best, loop.network)
         memory.final = {name: answer() for name, answer in answers.items()}
         memory.finished = True
         _save(loop, memory, job)
@@ -348,7 +336,8 @@ def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers])
     wanted = [name for name in answers if due and name not in recipe.only_at_end]
     found = {name: scores(answers[name].split, *answers[name](), memory.dense[name]) for name in wanted}
     if found and memory.epoch >= recipe.pruning_epochs:
-        keep_best(loop, memory.epoch, found)
+        methods = [run.method for run in loop.runs]
+        keep_best(loop.best, loop.network, methods, epoch=memory.epoch, scores=found)
     row = epoch_row(loop, memory.epoch) | {"splits": found}
     if loop.now.trace is not None and memory.epoch >= recipe.pruning_epochs:
         memory.traces.append(loop.now.trace.to("cpu", copy=True))

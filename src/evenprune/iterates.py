@@ -1,0 +1,63 @@
+"""Which iterate of a run is kept: the last, the best on a named split, or the best one within the tolerance."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenprune.plan import Method
+from evenprune.wide_layers import part
+
+Best = dict[str, Any]  # "score" and "epoch", both [runs], and "network", a state dict
+
+
+def no_best(network: nn.Module, runs: int) -> Best:
+    return {
+        "score": torch.full((runs,), -torch.inf, dtype=torch.float64),
+        "epoch": torch.full((runs,), -1),
+        "network": {name: t.detach().clone() for name, t in network.state_dict().items()},
+    }
+
+
+def keep_best(
+    best: Best,
+    network: nn.Module,
+    methods: Sequence[Method],
+    *,
+    epoch: int,
+    scores: Mapping[str, Mapping[str, Tensor]],
+) -> None:
+    """Remember the weights of runs that were never better on their named split; of equals, the earliest."""
+    for i, method in enumerate(methods):
+        if method.keep == "last" or method.keep_on is None:
+            continue
+        found = {name: float(v[i]) for name, v in scores[method.keep_on].items() if v.ndim == 1}
+        score = iterate_score(method, found)
+        if score > float(best["score"][i]):
+            best["score"][i], best["epoch"][i] = score, epoch
+            copy_run(best["network"], network.state_dict(), run=i, runs=len(methods))
+
+
+def iterate_score(method: Method, found: Mapping[str, float]) -> float:
+    """Higher is better. "feasible": iterates within the tolerance beat all others, the more accurate first;
+    of those beyond it, the one with the smallest largest gap."""
+    if method.keep == "feasible":
+        gap = found["max_excess_gap"]
+        return 2 + found["accuracy"] if gap <= method.tolerance else -gap
+    return found["accuracy"]
+
+
+def put_back_best(best: Best, network: nn.Module) -> None:
+    """Runs that keep their best iterate get it back; those that have none keep the last."""
+    if best:
+        runs = len(best["epoch"])
+        for i in (best["epoch"] >= 0).nonzero().flatten().tolist():
+            copy_run(network.state_dict(), best["network"], run=i, runs=runs)
+
+
+@torch.no_grad()
+def copy_run(target: Mapping[str, Tensor], source: Mapping[str, Tensor], *, run: int, runs: int) -> None:
+    """Copy one run's part of every tensor of a network."""
+    for name, tensor in target.items():
+        part(tensor, run, runs).copy_(part(source[name], run, runs))
