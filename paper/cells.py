@@ -39,10 +39,6 @@ class Cell:
     def task(self) -> Task:
         return Task(self.dataset, self.target, self.group)
 
-    def __str__(self) -> str:
-        ring = f", buffer {self.buffer}" if self.method == "CEAG" else ""
-        return f"{self.method}{ring}, {self.sparsity:.3g}, seed {self.seed}"
-
     def row(self) -> dict[str, Any]:
         """Its part of a row of the results; `overall` only where it is not the usual one."""
         return {name: value for name, value in vars(self).items() if name != "overall" or value is not None}
@@ -99,6 +95,16 @@ def cell_of(task: Task, method: str, *, sparsity: float, seed: int) -> Cell:
         dual_lr=dual_lr,
         buffer={"rings": hyperparameters()["buffer_size"], "batch": 0, "none": None}[kind.buffer],
     )
+
+
+def label(cell: Cell) -> str:
+    """The method, and what is not as in the paper's table: "CEAG, k = 20", "CEAG, ε = 0.5 %"."""
+    usual = cell_of(cell.task, cell.method, sparsity=cell.sparsity, seed=cell.seed)
+    parts = [cell.method]
+    parts += [f"k = {cell.buffer}"] if cell.buffer != usual.buffer else []
+    parts += [f"ε = {100 * (cell.tolerance or 0):g} %"] if cell.tolerance != usual.tolerance else []
+    parts += [] if cell.overall is None else [cell.overall]
+    return ", ".join(parts)
 
 
 def table_cells(

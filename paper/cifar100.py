@@ -11,9 +11,8 @@ Any of them can be killed and started again. README.md says more.
 """
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,15 +26,13 @@ if __package__ in (None, ""):  # run as a file: its neighbours are found from th
 
 from evenprune import atomic
 from evenprune.augment import Both, Crop, Flip
-from evenprune.checkpoint import CheckpointError
 from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
-from evenprune.recipe import PAPER_SGD, Recipe, steps_down
-from evenprune.tally import InputProblems
-from evenprune.training import NotFinite
-from paper import dense_model, multipliers, results_file, runner
-from paper.cells import KINDS, TABLE_METHODS, Cell, Task, cell_of, seeds_in, table_cells
-from paper.runner import ROOT, Start, Where
+from evenprune.recipe import Recipe
+from paper import command_line, dense_model, multipliers, results_file, runner
+from paper.cells import KINDS, TABLE_METHODS, Cell, Task, cell_of, table_cells
+from paper.command_line import PAPER, Commands, recipe_for
+from paper.runner import Start, Where
 
 TASK = Task("cifar100", "class", "class")
 SPARSITIES = (0.925, 0.95, 0.9)  # the paper's main table first
@@ -45,16 +42,7 @@ PW_SPARSITY, PW_TOLERANCE = 0.95, 0.10  # of the paper's figure; dual step and r
 METHODS = [name for name in KINDS if name != "PW"]  # PW has one cell, that of `dynamics`
 DYNAMICS_SPARSITY = 0.9
 STRIDE = 5  # every fifth step of a trace is kept
-RECIPE = Recipe(
-    epochs=60,
-    pruning_epochs=15,  # the last pruning is that of epoch 14
-    batch_size=128,
-    optimizer=PAPER_SGD,
-    scheduler=steps_down,
-    weight_decay=1e-4,
-    decay_everything=True,
-    only_at_end=("train",),
-)
+RECIPE = runner.RECIPE
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
@@ -107,24 +95,18 @@ def splits_in(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 def start_from(flags: argparse.Namespace, where: Where) -> Start:
     """The dense model and the data, checked against the results file before anything is trained."""
     model = dense_model.load_weights(flags.weights, cifar_resnet56())
-    dense_model.refuse_other_weights(results_file.read(where.results), flags.weights, where.results)
+    dense_model.refuse_other_weights(results_file.read(where.results), TASK, flags.weights, where.results)
     splits, names = splits_in(flags.data)
     return runner.measure(model, splits, names, recipe=RECIPE, where=where)
 
 
 def dense(flags: argparse.Namespace, where: Where) -> None:
-    held = results_file.read(where.results)
-    if "dense" in held and flags.weights.exists():
-        dense_model.refuse_other_weights(held, flags.weights, where.results)
-        where.say(f"The dense model is trained: {flags.weights}. Remove that file to train it again.")
+    if dense_model.is_trained(flags.weights, [TASK], where):
         return
-    if held["runs"]:
-        other = f"{where.results} has {len(held['runs'])} runs of a dense model whose weights are not"
-        raise InputProblems([f"{other} {flags.weights}; put them back, or give --results another file"])
     settings = {"epochs": flags.epochs, "lr": flags.lr, "batch": flags.batch}
     torch.manual_seed(flags.seed)
     splits, names = splits_in(flags.data)
-    recipe = replace(dense_recipe(**settings), checkpoint_epochs=flags.save_every)
+    recipe = recipe_for(flags, dense_recipe(**settings))
     untrained = runner.measure(cifar_resnet56(), splits, names, recipe=recipe, where=where)
     trained = dense_model.train_dense(untrained, recipe, where, seed=flags.seed)
     dense_model.write_weights(flags.weights, trained.fitted[0].model)
@@ -133,31 +115,29 @@ def dense(flags: argparse.Namespace, where: Where) -> None:
     told |= {"decay_everything": True, "schedule": "cosine to 0, per epoch", "augment": "crop 4, flip"}
     document = dense_model.dense_document(start, trained, flags.weights, told, where)
     results_file.set_dense(where.results, document)
-    where.say(
-        f"Dense model: {document['train']['accuracy']:.2%} train, {document['test']['accuracy']:.2%} test, "
-        f"{trained.seconds:.0f} s; {flags.weights}"
-    )
-
-
-def recipe_for(flags: argparse.Namespace) -> Recipe:
-    """How often is saved is no part of the experiment: a resumed one may change it."""
-    return replace(RECIPE, checkpoint_epochs=flags.save_every)
+    where.say(dense_model.sentence(document, flags.weights))
 
 
 def table(flags: argparse.Namespace, where: Where) -> None:
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
-    runner.fill(start_from(flags, where), cells, recipe_for(flags), where)
+    runner.fill(start_from(flags, where), cells, recipe_for(flags, RECIPE), where)
 
 
 def buffers(flags: argparse.Namespace, where: Where) -> None:
-    runner.fill(start_from(flags, where), buffer_cells(flags.seeds), recipe_for(flags), where)
+    runner.fill(start_from(flags, where), buffer_cells(flags.seeds), recipe_for(flags, RECIPE), where)
 
 
 def dynamics(flags: argparse.Namespace, where: Where) -> None:
     if flags.multipliers.exists():
         where.say(f"Finished: {flags.multipliers}. Remove it to run again.")
         return
-    trace(start_from(flags, where), dynamics_cells(0), recipe_for(flags), where, flags.multipliers)
+    trace(
+        start_from(flags, where),
+        dynamics_cells(0),
+        recipe_for(flags, RECIPE),
+        where,
+        flags.multipliers,
+    )
 
 
 def trace(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where, path: Path) -> None:
@@ -178,33 +158,20 @@ def trace(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where, pat
 
 
 def timing(flags: argparse.Namespace, where: Where) -> None:
-    start, recipe = start_from(flags, where), runner.shortened(RECIPE, flags.epochs)
-    for method in flags.methods:
-        seeds = range(flags.fleet)
-        cells = table_cells(TASK, sparsities=flags.sparsity, methods=[method], seeds=seeds)
-        entry = runner.time_fleet(start, cells, recipe, where)
-        results_file.add_timing(where.results, entry)
-        where.say(f"{method}: {entry['seconds']:.1f} s a run of {flags.epochs} epochs, {flags.fleet} at once")
+    command_line.time_methods(start_from(flags, where), TASK, flags, RECIPE, where)
 
 
 def show(flags: argparse.Namespace, where: Where) -> None:
-    """What is finished: one line a method, one column a sparsity, the seeds that are there and missing."""
+    """What is finished."""
     held = results_file.read(where.results)
-    left = set(results_file.missing(held, every_cell(flags.seeds)))
-    lines: dict[tuple[str, float], list[str]] = {}
-    for cell in every_cell(flags.seeds):
-        ring = "" if cell.buffer in (None, 0, 40) else f", k = {cell.buffer}"
-        words = lines.setdefault((cell.method + ring, cell.sparsity), [])
-        words.append("·" if cell in left else str(cell.seed))
-    where.say(f"{'method':<16}{'sparsity':>9}  seeds finished (·: missing)")
-    for (method, sparsity), words in lines.items():
-        where.say(f"{method:<16}{sparsity:>9.1%}  {' '.join(words)}")
+    for line in runner.finished_lines(held, every_cell(flags.seeds)):
+        where.say(line)
     where.say(f"dense model: {'finished' if 'dense' in held else 'missing'}")
     where.say(f"multipliers: {'finished' if flags.multipliers.exists() else 'missing'}")
     where.say(f"timings: {len(held.get('timings', []))}")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Where], None]] = {
+COMMANDS: Commands = {
     "dense": dense,
     "table": table,
     "buffers": buffers,
@@ -215,56 +182,26 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Where], None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    told = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = told.add_subparsers(dest="command", required=True)
-    parts = {name: commands.add_parser(name) for name in COMMANDS}
+    told, parts = command_line.parser(__doc__, COMMANDS)
+    command_line.add_places(parts, "cifar100")
     for part in parts.values():
-        add_places(part)
+        part.add_argument("--multipliers", type=Path, default=PAPER / "results" / "cifar100_multipliers.json")
+        part.add_argument("--weights", type=Path, default=PAPER / "weights" / "cifar100_resnet56.safetensors")
     for name in ("table", "buffers", "list"):
-        parts[name].add_argument("--seeds", type=seeds_in, default="0-4", help="0-4, or 0,1,2")
+        command_line.add_seeds(parts[name])
     for name, fleet in (("table", 45), ("buffers", 45), ("timing", 1)):
-        parts[name].add_argument("--fleet", type=int, default=fleet, help="runs at once, at the most")
+        command_line.add_fleet(parts[name], fleet)
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
     parts["timing"].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
     for name in ("table", "timing"):
         parts[name].add_argument("--methods", nargs="+", default=list(TABLE_METHODS), choices=METHODS)
     parts["timing"].add_argument("--epochs", type=int, default=RECIPE.epochs)
-    for flag, default in (("--epochs", 200), ("--seed", 0), ("--lr", 0.1), ("--batch", 256)):
-        parts["dense"].add_argument(flag, type=type(default), default=default)
+    command_line.add_dense_settings(parts["dense"], epochs=200, lr=0.1, batch=256)
     return told
 
 
-def add_places(part: argparse.ArgumentParser) -> None:
-    paper = ROOT / "paper"
-    data = os.environ.get("EVENPRUNE_CIFAR100") or ROOT.parent / "shared" / "data" / "cifar100"
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    part.add_argument("--data", type=Path, default=Path(data), help="folder of CIFAR-100 (%(default)s)")
-    part.add_argument("--results", type=Path, default=paper / "results" / "cifar100.json")
-    part.add_argument("--multipliers", type=Path, default=paper / "results" / "cifar100_multipliers.json")
-    part.add_argument("--weights", type=Path, default=paper / "weights" / "cifar100_resnet56.safetensors")
-    part.add_argument("--work", type=Path, default=ROOT / "runs" / "cifar100", help="checkpoints")
-    part.add_argument("--save-every", type=int, default=10, help="epochs from one checkpoint to the next")
-    part.add_argument("--device", type=torch.device, default=torch.device(device))
-    part.add_argument("--commit", help="written into the results (that of this checkout)")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        flags = parser().parse_args(arguments)
-        where = Where(
-            results=flags.results,
-            work=flags.work,
-            device=flags.device,
-            fleet=getattr(flags, "fleet", 1),
-            commit=flags.commit or runner.commit_here(),
-            hooks=runner.progress(),
-            say=partial(print, flush=True),
-        )
-        COMMANDS[flags.command](flags, where)
-    except (InputProblems, NotFinite, CheckpointError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return command_line.run(parser(), COMMANDS, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The results file: read, checked, merged and replaced whole. It holds plain JSON, fractions, not percent.
 
-{"runs": [one entry per cell], "dense": {the dense model}, "timings": [wall-clock of runs by themselves]}
+{"runs": [one entry per cell], "dense": …, "timings": [wall-clock of runs by themselves]}
+
+"dense" is the dense model; or a list of them, where each names the task (dataset, target, group) it is for.
 """
 
 import contextlib
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evenprune import atomic
+from evenprune.paper_results import Task
 from evenprune.tally import InputProblems
 from paper.cells import IDENTITY, KINDS, Cell
 
@@ -23,6 +26,7 @@ except ImportError:  # Windows: then one process at a time
 
 Document = dict[str, Any]
 Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words and as a test
+TASK = ("dataset", "target", "group")
 SPLITS = ("train", "test")
 MEASURES = ("accuracy", "max_excess_gap", "pairwise_disparity")
 COUNTS = ("samples", "broke", "fixed")
@@ -65,7 +69,39 @@ def add_runs(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def set_dense(path: Path, dense: Mapping[str, Any]) -> None:
+    """The one dense model of all runs in the file."""
     change(path, lambda document: document.update(dense=dense))
+
+
+def add_dense(path: Path, models: Sequence[Mapping[str, Any]]) -> None:
+    """Dense models of some tasks, which they name; those of other tasks stay."""
+
+    def edit(document: Document) -> None:
+        new = {task_of(model) for model in models}
+        kept = [model for model in dense_models(document) if task_of(model) not in new]
+        document["dense"] = sorted([*kept, *models], key=lambda model: _task_order(task_of(model)))
+
+    change(path, edit)
+
+
+def dense_models(document: Document) -> list[Mapping[str, Any]]:
+    held = document.get("dense", [])
+    return held if isinstance(held, list) else [held]
+
+
+def dense_of(document: Document, task: Task) -> Mapping[str, Any] | None:
+    """The dense model that the runs of a task start from: it names the task, or serves all."""
+    return next((model for model in dense_models(document) if task_of(model) in (task, None)), None)
+
+
+def task_of(values: Mapping[str, Any]) -> Task | None:
+    """The task that a part of the file names; None if it names none, and so serves all."""
+    named = [values.get(name) for name in TASK]
+    return Task(*map(str, named)) if all(named) else None
+
+
+def _task_order(task: Task | None) -> tuple[str, ...]:
+    return () if task is None else tuple(vars(task).values())
 
 
 def add_timing(path: Path, timing: Mapping[str, Any]) -> None:
@@ -99,7 +135,8 @@ def _order(run: Mapping[str, Any]) -> tuple[Any, ...]:
     methods = {name: place for place, name in enumerate(KINDS)}
     settings = (run.get(name) or 0 for name in ("sparsity", "buffer", "tolerance", "dual_lr", "seed"))
     sparsity, buffer, *rest = settings
-    return (sparsity, methods.get(run.get("method", ""), len(methods)), buffer, *rest)
+    method, overall = methods.get(run.get("method", ""), len(methods)), run.get("overall") or ""
+    return (*_task_order(task_of(run)), sparsity, method, overall, buffer, *rest)
 
 
 @contextlib.contextmanager
@@ -130,21 +167,26 @@ def problems(document: Any) -> list[str]:
     if not found:
         times = Counter(key_of(run) for run in document["runs"])
         found += [f"there are {n} runs of {key}" for key, n in times.items() if n > 1]
-    if "dense" in document:
-        found += [f"dense: {problem}" for problem in _dense_problems(document["dense"])]
+    for model in dense_models(document):
+        found += [f"dense: {problem}" for problem in _dense_problems(model)]
+    if isinstance(document.get("dense"), list):
+        found += _task_problems(document["dense"])
     for place, timing in enumerate(document.get("timings", [])):
-        found += [f"timings[{place}]: {problem}" for problem in broken_rules(timing, TIMING_RULES)]
+        broken = broken_rules(timing, TIMING_RULES, TIMING_EXTRAS)
+        found += [f"timings[{place}]: {problem}" for problem in broken]
     return found
 
 
-def broken_rules(values: Any, rules: Mapping[str, Rule]) -> list[str]:
-    """One line per named value that is absent or not what it must be."""
+def broken_rules(
+    values: Any, rules: Mapping[str, Rule], extras: Mapping[str, Rule] | None = None
+) -> list[str]:
+    """One line per named value that is absent or not what it must be; extras may be absent."""
     if not isinstance(values, Mapping):
         return ["it must be an object"]
     absent = [f"{name} is missing" for name in rules if name not in values]
     return absent + [
         f"{name} is {str(values[name])[:60]}; it must be {words}"
-        for name, (words, holds) in rules.items()
+        for name, (words, holds) in {**rules, **(extras or {})}.items()
         if name in values and not holds(values[name])
     ]
 
@@ -191,10 +233,10 @@ MEASURED = _object_of(
 )
 GROUP_ACCURACY = _by_split(_list_of(_or_null(SHARE)))  # null: no sample of that group
 
+IMAGE_SIZE = {"image_size": WHOLE}  # the side of the images in pixels, where it was chosen
+TASK_RULES = dict.fromkeys(TASK, TEXT)
 RUN_RULES: dict[str, Rule] = {
-    "dataset": TEXT,
-    "target": TEXT,
-    "group": TEXT,
+    **TASK_RULES,
     "method": (f"one of {', '.join(KINDS)}", lambda value: value in KINDS),
     "sparsity": SHARE,
     "seed": WHOLE,
@@ -213,6 +255,7 @@ RUN_RULES: dict[str, Rule] = {
     "versions": VERSIONS,
     "commit": _or_null(TEXT),
 }
+RUN_EXTRAS = {"overall": ('"macro", or absent', lambda value: value == "macro"), **IMAGE_SIZE}
 DENSE_RULES: dict[str, Rule] = {
     "weights": TEXT,
     "sha256": TEXT,  # of the file of weights: what the runs started from
@@ -224,6 +267,7 @@ DENSE_RULES: dict[str, Rule] = {
     "versions": VERSIONS,
     "commit": _or_null(TEXT),
 }
+DENSE_EXTRAS = {**TASK_RULES, **IMAGE_SIZE}
 TIMING_RULES: dict[str, Rule] = {
     "method": RUN_RULES["method"],
     "sparsity": SHARE,
@@ -234,10 +278,11 @@ TIMING_RULES: dict[str, Rule] = {
     "versions": VERSIONS,
     "commit": _or_null(TEXT),
 }
+TIMING_EXTRAS = {**TASK_RULES, **IMAGE_SIZE}
 
 
 def _run_problems(run: Any) -> list[str]:
-    found = broken_rules(run, RUN_RULES)
+    found = broken_rules(run, RUN_RULES, RUN_EXTRAS)
     return found or [
         f"{split}: {problem}" for split in SPLITS for problem in _arithmetic_problems(run, split)
     ]
@@ -269,8 +314,18 @@ def _arithmetic_problems(run: Mapping[str, Any], split: str) -> list[str]:
 
 
 def _dense_problems(dense: Any) -> list[str]:
-    found = broken_rules(dense, DENSE_RULES)
+    found = broken_rules(dense, DENSE_RULES, DENSE_EXTRAS)
     if not found:
         sizes = {len(dense["groups"]), *(len(dense["group_accuracy"][split]) for split in SPLITS)}
         found += ["groups and group_accuracy differ in length"] if len(sizes) > 1 else []
     return found
+
+
+def _task_problems(models: Sequence[Any]) -> list[str]:
+    """Of several dense models, each is for a task of its own."""
+    tasks = Counter(task_of(model) if isinstance(model, Mapping) else None for model in models)
+    return [
+        f"dense: {n} models name {'no task' if task is None else f'the task {_task_order(task)}'}"
+        for task, n in tasks.items()
+        if task is None or n > 1
+    ]

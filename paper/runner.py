@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,27 @@ from torch import Tensor, nn
 import evenprune
 from evenprune import trackers
 from evenprune.predict import Predictions, predict, scores
-from evenprune.recipe import Data, Recipe, Run, Split
+from evenprune.recipe import PAPER_SGD, Data, Recipe, Run, Split, steps_down
 from evenprune.tally import InputProblems
 from evenprune.trackers import Hook
 from evenprune.training import Fitted, fit, identify
 from paper import results_file
-from paper.cells import Cell, method_of
+from paper.cells import Cell, label, method_of
 from paper.results_file import MEASURES, SPLITS, problems
 
 __all__ = ["Start", "Trained", "Where", "fill", "measure", "problems", "rows_of", "train"]
 ROOT = Path(__file__).resolve().parent.parent
 LINE_EVERY = 10  # epochs
+RECIPE = Recipe(  # the paper's, for CIFAR-100 and, with flips, for UTKFace
+    epochs=60,
+    pruning_epochs=15,  # the last pruning is that of epoch 14
+    batch_size=128,
+    optimizer=PAPER_SGD,
+    scheduler=steps_down,
+    weight_decay=1e-4,
+    decay_everything=True,
+    only_at_end=("train",),
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Start:
     model: nn.Module
     data: Data
     answers: Mapping[str, Predictions]  # of the dense model, by split
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the data, for every row: {"image_size": 128}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +81,13 @@ class Trained:
 
 
 def measure(
-    model: nn.Module, splits: Mapping[str, Split], names: Sequence[str], *, recipe: Recipe, where: Where
+    model: nn.Module,
+    splits: Mapping[str, Split],
+    names: Sequence[str],
+    *,
+    recipe: Recipe,
+    where: Where,
+    facts: Mapping[str, Any] | None = None,
 ) -> Start:
     """The dense model on every split, "train" among them: clean images, in the precision of the runs."""
     told = recipe.on(where.device)
@@ -82,7 +99,7 @@ def measure(
     }
     model.cpu()
     data = Data(train=splits["train"], evaluate=splits, reference=answers["train"].reference(names))
-    return Start(model, data, answers)
+    return Start(model, data, answers, facts or {})
 
 
 def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
@@ -148,7 +165,7 @@ def rows_of(start: Start, cells: Sequence[Cell], trained: Trained, where: Where)
         "commit": where.commit,
     }
     return [
-        vars(cell) | _found(start, fitted) | shared
+        cell.row() | dict(start.facts) | _found(start, fitted) | shared
         for cell, fitted in zip(cells, trained.fitted, strict=True)
     ]
 
@@ -198,6 +215,8 @@ def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where
     fit(start.model, start.data, runs=runs_of(cells), recipe=recipe, device=where.device, hooks=where.hooks)
     seconds = (time.perf_counter() - began) / len(cells)
     return {
+        **vars(cells[0].task),
+        **start.facts,
         "method": cells[0].method,
         "sparsity": cells[0].sparsity,
         "fleet": len(cells),
@@ -223,6 +242,22 @@ def versions(device: torch.device) -> dict[str, str]:
         "evenprune": evenprune.__version__,
         "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
     }
+
+
+def finished_lines(document: results_file.Document, cells: Sequence[Cell]) -> list[str]:
+    """One line a setting: the seeds that are there, and a dot for each that is missing."""
+    left = set(results_file.missing(document, cells))
+    tasks = {cell.task for cell in cells}
+    found: dict[tuple[str, float], list[str]] = {}
+    for cell in dict.fromkeys(cells):
+        named = f"{cell.target}/{cell.group}: {label(cell)}" if len(tasks) > 1 else label(cell)
+        words = found.setdefault((named, cell.sparsity), [])
+        words.append("·" if cell in left else str(cell.seed))
+    wide = max(16, *(len(name) for name, _ in found))
+    lines = [
+        f"{name:<{wide}}{sparsity:>9.1%}  {' '.join(words)}" for (name, sparsity), words in found.items()
+    ]
+    return [f"{'method':<{wide}}{'sparsity':>9}  seeds finished (·: missing)", *lines]
 
 
 def commit_here() -> str | None:

@@ -434,6 +434,7 @@ def test_columns_of_groups_that_do_not_occur_are_noted():
         ({"c": {"0": "many", "1": True}}, "columns['c']['0'] is 'many' (and 1 more): give a number, or None"),
         ({"c": {"0": 1, 0: 2}}, "columns['c'] has keys that read the same: '0'"),
         ({"1": {"0": 1}, 1: {"0": 2}}, "columns has keys that read the same: '1'"),
+        ({" ": {"0": 1}}, "columns has an empty title"),
         ({"c": {"x": 1, "y": 2}}, "columns['c'] names no group of this audit; it has '0'"),
     ],
 )

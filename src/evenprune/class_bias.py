@@ -23,7 +23,8 @@ counts. Without it (regularise = 0) the fit takes the noise of the held-out spli
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -40,7 +41,7 @@ from evenprune.tally import FloatArray, InputProblems, IntArray
 
 @dataclass(frozen=True)
 class Outcome:
-    """A model on the held-out split; of a fitted one `cross_fitted` gives a fairer view."""
+    """A model on samples of the held-out split."""
 
     accuracy: float
     max_excess_gap: float
@@ -53,7 +54,7 @@ class ClassBias:
 
     bias: Tensor  # [classes] float32 on the CPU, of mean zero: a constant added to all changes nothing
     before: Outcome
-    after: Outcome
+    after: Outcome  # on the samples of the fit, so better than unseen ones will be: see cross_check
     excess: Tensor  # [groups] ψ_g before; NaN for a group without samples
     believed: Tensor  # [groups] what of it was not put down to chance, and so was fitted
     moves: int  # of the search
@@ -61,6 +62,14 @@ class ClassBias:
     def predictions(self, logits: Tensor) -> Tensor:
         """Classes [N] for logits [N, classes]."""
         return biased(logits, self.bias).argmax(-1)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Without and with the bias, on samples that it was not fitted on."""
+
+    before: Outcome
+    after: Outcome
 
 
 class WithBias(nn.Module):
@@ -114,15 +123,13 @@ def fit(
     without the bias.
     """
     held_out = _Samples.checked(logits, labels, groups, dense_correct, units)
-    problems = [f"tolerance is {tolerance}: it must be at least 0"] if not tolerance >= 0 else []
-    if not 0 <= regularise <= 1:
-        problems.append(f"regularise is {regularise}: it must be in [0, 1]")
+    problems = _setting_problems(tolerance, regularise)
     if problems:
         raise InputProblems(problems)
     return _fit(held_out, tolerance, regularise)
 
 
-def cross_fitted(
+def cross_check(
     logits: Tensor,
     labels: Tensor,
     groups: Tensor,
@@ -132,22 +139,33 @@ def cross_fitted(
     units: Tensor | None = None,
     regularise: float = 1.0,
     folds: int = 5,
-) -> Tensor:
-    """Predictions [N] of the biased model, each sample's with a bias that was fitted without it.
+) -> Check:
+    """Does the bias help on samples it was not fitted on? Each fold in turn is judged by a fit on the others.
 
-    What to expect on unseen data, where `ClassBias.after` is what was fitted. The samples of each group are
-    dealt to the folds in turn, in their order.
+    The outcomes are means over the folds, each taken within one fold. Pooled over the folds they would
+    promise too much: every fit cancels the noise of the other folds, all of them together that of the whole.
+    The samples of a group are dealt to the folds in turn, in their order.
     """
     held_out = _Samples.checked(logits, labels, groups, dense_correct, units)
-    if not 2 <= folds <= len(held_out.labels):
-        raise InputProblems([f"folds is {folds}: it must be in 2 … {len(held_out.labels)} samples"])
+    problems = _setting_problems(tolerance, regularise)
+    most = int(torch.bincount(held_out.groups[held_out.groups >= 0]).max())
+    if not 2 <= folds <= most:
+        problems.append(f"folds is {folds}: it must be in 2 … {most}, the samples of the largest group")
+    if problems:
+        raise InputProblems(problems)
     fold = _folds(held_out.groups, folds)
-    predicted = torch.empty_like(held_out.labels)
+    before, after = [], []
     for number in range(folds):
-        out = fold == number
-        fitted = _fit(held_out.take(~out), tolerance, regularise)
-        predicted[out] = fitted.predictions(held_out.logits[out])
-    return predicted
+        bias = _fit(held_out.take(fold != number), tolerance, regularise).bias
+        out = held_out.take(fold == number)
+        task, _ = _task(out)
+        before.append(_outcome(out, task, torch.zeros_like(bias)))
+        after.append(_outcome(out, task, bias))
+    return Check(_mean(before), _mean(after))
+
+
+def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+    return Outcome(*np.mean([astuple(outcome) for outcome in outcomes], axis=0).tolist())
 
 
 def units_of(labels: Tensor, groups: Tensor, *, classes: int) -> Tensor:
@@ -169,6 +187,13 @@ def units_of(labels: Tensor, groups: Tensor, *, classes: int) -> Tensor:
     units = torch.arange(count, count + classes)
     units[pairs[0]] = pairs[1]
     return units
+
+
+def _setting_problems(tolerance: float, regularise: float) -> list[str]:
+    problems = [f"tolerance is {tolerance}: it must be at least 0"] if not tolerance >= 0 else []
+    if not 0 <= regularise <= 1:
+        problems.append(f"regularise is {regularise}: it must be in [0, 1]")
+    return problems
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def read_columns(columns: Any) -> tuple[Columns, list[str]]:
     if not isinstance(columns, Mapping) or not all(isinstance(c, Mapping) for c in columns.values()):
         return {}, ["columns must be a mapping {title: {name of a group: number}}"]
     problems = _same_names("columns", columns)
+    if not all(str(title).strip() for title in columns):
+        problems.append("columns has an empty title: name every column")
     for title, values in columns.items():
         problems += _same_names(f"columns[{title!r}]", values)
         wrong = [name for name, value in values.items() if not _is_number(value)]

@@ -102,7 +102,7 @@ def _further(audit: Document, titles: Iterable[str]) -> list[list[float | None]]
     """The columns that came with the audit: a list per title, a number per group."""
     given = audit.get("columns") or {}
     names = [group["group"] for group in audit["groups"]]
-    return [[rounded(given.get(title, {}).get(name)) for name in names] for title in titles]
+    return [[rounded(given.get(title, {}).get(name), 8) for name in names] for title in titles]
 
 
 def _comparison_data(pair: Document, places: dict[str, int]) -> dict[str, Any]:

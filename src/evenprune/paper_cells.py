@@ -150,7 +150,7 @@ def same(value: float | None, wanted: float) -> bool:
 def is_printed(run: Run, paper: Printed) -> bool:
     """Whether the run has the settings of a cell of the paper; what a run does not say is taken to be so."""
     place = (run.task, run.sparsity)
-    if run.method not in {cell.method for cell in paper.cells.get(place, ())}:
+    if run.method not in {cell.method for cell in paper.cells.get(place, ())} or run.overall != "micro":
         return False
     if run.method in RINGS and ring_of(run) != RINGS[run.method]:
         return False

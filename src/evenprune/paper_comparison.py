@@ -4,11 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evenprune.paper_ablations import Ablation, Further, ablated, buffer_table, further, tolerance_table
+from evenprune.paper_ablations import (
+    Ablation,
+    Further,
+    ablated,
+    buffer_table,
+    further,
+    others_table,
+    overall_table,
+    tolerance_table,
+)
 from evenprune.paper_cells import Table, is_printed, table_of
 from evenprune.paper_fields import SPLITS
 from evenprune.paper_groups import GroupAccuracy, GroupTable, dense_of, group_accuracy, group_table
-from evenprune.paper_printed import CIFAR, FACES, Printed, printed
+from evenprune.paper_printed import CIFAR, FACES, IMAGE_SIZES, WITHOUT_OTHERS, Printed, printed
 from evenprune.paper_results import Dense, Results, Run, Task, Trace
 from evenprune.paper_runtimes import RuntimeTable, runtime_table
 
@@ -29,6 +38,7 @@ class Summary:
     feasible: tuple[tuple[float, int, int, bool | None], ...]  # CEAG: sparsity, met, seeds, met in the paper
     audited: int  # runs with a noise floor
     beyond: int  # of these with max ψ above its range
+    image_sizes: tuple[int, ...] = ()  # sides in pixels, where the paper's images were larger or smaller
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ def compare(results: Results) -> PaperReport:
     accuracies = (group_accuracy(p, s, results, paper) for p in paper.cells if p[0] in ran for s in SPLITS)
     return PaperReport(
         tables=tables,
-        summaries=tuple(summary_of(task, tables) for task in tasks),
+        summaries=tuple(summary_of(task, tables, _other_sizes(task, runs)) for task in tasks),
         runtimes=tuple(runtime_table(results.timed, task, paper) for task in tasks if task in ran),
         ablations=tuple(_ablations(runs, paper, ran)),
         groups=tuple(table for table in group_tables if table is not None),
@@ -91,9 +101,18 @@ def _ablations(runs: Sequence[Run], paper: Printed, ran: set[Task]) -> Iterable[
         yield buffer_table(runs, paper)
     if FACES in ran:
         yield tolerance_table(runs, paper)
+        if any(run.task == FACES and run.overall == "macro" for run in runs):
+            yield overall_table(runs, paper)
+    if WITHOUT_OTHERS in ran:
+        yield others_table(runs, paper)
 
 
-def summary_of(task: Task, tables: Sequence[Table]) -> Summary:
+def _other_sizes(task: Task, runs: Sequence[Run]) -> tuple[int, ...]:
+    found = {int(run.image_size) for run in runs if run.task == task and run.image_size is not None}
+    return tuple(sorted(found - {IMAGE_SIZES.get(task.dataset)}))
+
+
+def summary_of(task: Task, tables: Sequence[Table], image_sizes: tuple[int, ...] = ()) -> Summary:
     own = [table for table in tables if table.task == task]
     cells = [cell for table in own for cell in table.cells]
     numbers = [f for cell in cells for of in cell.figures.values() for f in of.values()]
@@ -109,6 +128,7 @@ def summary_of(task: Task, tables: Sequence[Table]) -> Summary:
         feasible=tuple((s, c.met, len(c.seeds), c.paper_met) for s, c in ceag if c.met is not None),
         audited=sum(sum(cell.verdicts.values()) for cell in cells),
         beyond=sum(cell.figures["test"]["max_excess_gap"].beyond or 0 for cell in cells),
+        image_sizes=image_sizes,
     )
 
 

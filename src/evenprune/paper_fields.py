@@ -42,6 +42,10 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) and value else "must be a text that is not empty"
 
 
+def _overall(value: Any) -> str | None:
+    return None if value in ("micro", "macro") else 'must be "micro" or "macro"'
+
+
 def _object(value: Any) -> str | None:
     return None if isinstance(value, dict) else "must be an object"
 
@@ -66,13 +70,14 @@ RUN = {
 RUN_EXTRAS = {
     "tolerance": _share, "dual_lr": _amount, "buffer": _whole, "seconds": _amount, "fleet": _count,
     "negative_weights": _whole, "multiplier_sum": _any_number, "versions": _object,
-    "commit": _text, **{f"group_accuracy.{s}": _list_of(_share, gaps=True) for s in SPLITS},
+    "commit": _text, "overall": _overall, "image_size": _count,
+    **{f"group_accuracy.{s}": _list_of(_share, gaps=True) for s in SPLITS},
     **{f"changes.{s}.{what}": _list_of(_whole) for s in SPLITS for what in ("samples", "broke", "fixed")},
 }  # fmt: skip
 DENSE = {f"{s}.accuracy": _share for s in SPLITS}
 DENSE_EXTRAS = {
     "dataset": _text, "target": _text, "group": _text, "weights": _text, "groups": _list_of(_text),
-    "recipe": _object, "seconds": _amount,
+    "recipe": _object, "seconds": _amount, "image_size": _count,
     **{f"group_accuracy.{s}": _list_of(_share, gaps=True) for s in SPLITS},
 }  # fmt: skip
 TIMING = {"method": _text, "sparsity": _share, "fleet": _count, "seconds": _amount}

@@ -66,7 +66,7 @@ def _own(report: PaperReport, task: Task) -> list[Any]:
 
 def _glance(report: PaperReport, task: Task, place: int) -> str:
     own = _own(report, task)
-    lead = (
+    lead = words.size_note(report, task) + (
         "First: our mean accuracy minus the paper's, in points; ✓ within 1 point on training data and within "
         "1.5 points on test data. Then: in how many seeds every group stayed within the tolerance on "
         "training data, which is what CEAG is asked for."
@@ -91,7 +91,7 @@ def _floors(report: PaperReport, task: Task, place: int) -> str:
 
 
 def _table_1(report: PaperReport, task: Task, place: int) -> str:
-    lead = (
+    lead = words.size_note(report, task) + (
         "Mean ± standard deviation over seeds, in percent and points. The difference is ours minus the "
         "paper's, then in standard errors (se) of both together; shaded from 2 se, more from 3."
     )
@@ -118,11 +118,11 @@ def _table_3(report: PaperReport) -> str:
     if not known:
         return ""
     lead = (
-        "The paper prints neither a spread here nor Ψ<sub>PW</sub>; in the standard errors our spread stands "
-        "for both. The table estimator, not in the paper, remembers one outcome of every training sample."
+        "Where the paper prints no spread, ours stands for both in the standard errors. The table estimator, "
+        "not in the paper, remembers one outcome of every training sample."
     )
     parts = [
-        f"<h3>{escaped(words.short_title(a.task))}, {words.sparsity(a.sparsity)} sparse: CEAG by "
+        f"<h3>{escaped(words.short_title(a.task))}, {words.sparsity(a.sparsity)} sparse: {a.method} by "
         f"{a.heading}</h3>{tables.ablation_table(a)}"
         for a in known
     ]

@@ -131,6 +131,7 @@ def further_name(row: Further) -> str:
     parts += [] if row.tolerance is None else [f"tolerance {100 * row.tolerance:g}"]
     parts += [] if row.buffer is None else [f"buffer {row.buffer}"]
     parts += [] if row.dual_lr is None else [f"dual step {row.dual_lr:g}"]
+    parts += [] if row.overall == "micro" else [f"overall {row.overall}"]
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from evenprune.paper_fields import SPLITS
 from evenprune.paper_results import Task
 
 SEEDS = 5  # of every number in the paper's tables
@@ -16,6 +17,9 @@ EL_STEP = 1e-5  # dual step of the equalized loss, but for one task
 EL_STEPS = {(Task("utkface", "gender", "race"), 0.85): 1e-4}
 CIFAR, FACES = Task("cifar100", "class", "class"), Task("utkface", "race", "race")
 FACES_SPARSITY = 0.925  # of the table of tolerances
+WITHOUT_OTHERS = Task("utkface", "race", "race without Others")  # neither class nor group Others
+OTHERS_SPARSITY = 0.9  # of the table that compares it with FACES
+IMAGE_SIZES = {"utkface": 200, "fairface": 224}  # side in pixels
 HARDEST = 0.95  # the sparsity of the tables of runtimes and buffers
 NAMES = {"psi_pw": "pairwise_disparity", "max_psi": "max_excess_gap", "accuracy": "accuracy"}
 Place = tuple[Task, float]  # a task and a sparsity
@@ -64,6 +68,7 @@ class Printed:
     runtime: Mapping[str, Runtime]  # CIFAR-100 at 95 %
     buffers: Mapping[int, Mapping[str, Split]]  # CIFAR-100 at 95 %, tolerance 5 points
     tolerances: Mapping[float, Split]  # UTKFace race/race at 92.5 %, training data
+    others: Mapping[Task, Mapping[str, Split]]  # NFT on UTKFace at 90 %, with and without race Others
 
 
 def _fraction(percent: float) -> float:
@@ -86,7 +91,7 @@ def _place(row: Mapping[str, Any]) -> Place:
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:
-    return Cell(row["method"], {s: _split(row[s]) for s in ("train", "test")}, row.get("feasible_in_paper"))
+    return Cell(row["method"], {s: _split(row[s]) for s in SPLITS}, row.get("feasible_in_paper"))
 
 
 @functools.cache
@@ -112,11 +117,15 @@ def printed() -> Printed:
             for method, row in tables["runtime_cifar100_95_a100"].items()
         },
         buffers={
-            row["k"]: {s: _split(row[s]) for s in ("train", "test")}
+            row["k"]: {s: _split(row[s]) for s in SPLITS}
             for row in tables["buffer_size_ablation_cifar100_95_tol5"]
         },
         tolerances={
             _fraction(row["tolerance"]): _split(row)
             for row in tables["tolerance_sensitivity_utkface_race_race_92.5"]
+        },
+        others={
+            task: {s: _split(tables["without_others_utkface_race_race_90_nft"][key][s]) for s in SPLITS}
+            for task, key in ((FACES, "full"), (WITHOUT_OTHERS, "without Others"))
         },
     )

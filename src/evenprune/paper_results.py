@@ -27,6 +27,7 @@ from evenprune.wording import shorten, visible
 FOLDER = Path("paper") / "results"
 PLAIN = (
     "tolerance", "dual_lr", "buffer", "seconds", "fleet", "negative_weights", "multiplier_sum", "commit",
+    "image_size",
 )  # fields of a run that stay as they are  # fmt: skip
 MOST_PROBLEMS = 40  # lines of one error
 
@@ -66,6 +67,8 @@ class Run:
     tolerance: float | None = None
     dual_lr: float | None = None
     buffer: int | None = None
+    overall: str = "micro"  # groups by their frequency; "macro": all alike, as the paper's published code
+    image_size: int | None = None  # side in pixels
     figures: Mapping[str, Mapping[str, float]]  # split -> measure -> fraction
     group_accuracy: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     changes: Mapping[str, Changes] = field(default_factory=dict)
@@ -79,7 +82,8 @@ class Run:
     @property
     def settings(self) -> tuple[Any, ...]:
         """All that was chosen but the seed."""
-        return (self.task, self.sparsity, self.method, self.tolerance, self.buffer, self.dual_lr)
+        chosen = (self.tolerance, self.buffer, self.dual_lr, self.overall)
+        return (self.task, self.sparsity, self.method, *chosen)
 
     @property
     def alone(self) -> bool:
@@ -91,7 +95,8 @@ class Run:
         ring = "" if self.buffer is None else f", buffer {self.buffer}"
         step = "" if self.dual_lr is None else f", dual step {self.dual_lr:g}"
         share = f"{100 * self.sparsity:g} %"
-        return f"{self.task.dataset} {self.method}, {share}, seed {self.seed}{tolerance}{ring}{step}"
+        whole = "" if self.overall == "micro" else f", overall {self.overall}"
+        return f"{self.task.dataset} {self.method}, {share}, seed {self.seed}{tolerance}{ring}{step}{whole}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +187,7 @@ def _run(document: Json) -> Run:
         method=_spelled(document["method"]),
         sparsity=round(document["sparsity"], 6),
         seed=int(document["seed"]),
+        overall=document.get("overall") or "micro",
         figures={s: {m: float(document[s][m]) for m in MEASURES} for s in SPLITS},
         group_accuracy=_per_split(document, "group_accuracy", _floats),
         changes=_per_split(document, "changes", _changes),
@@ -359,7 +365,7 @@ def order(run: Run) -> tuple[Any, ...]:
     numbers = [
         (value is not None, value or 0) for value in (run.tolerance, run.buffer, run.dual_lr, run.fleet)
     ]
-    return (*task, run.sparsity, run.method, run.seed, *numbers)
+    return (*task, run.sparsity, run.method, run.seed, *numbers, run.overall)
 
 
 def _duplicates(runs: Sequence[tuple[Run, str]]) -> list[str]:

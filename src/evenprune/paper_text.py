@@ -40,7 +40,7 @@ def _parts(report: PaperReport) -> Iterator[RenderableType]:
         yield _cells([table for table in report.tables if table.task == task], split)
     for ablation in report.ablations:
         if any(cell.seeds for _, cell in ablation.rows):
-            yield f"\n{words.short_title(ablation.task)}: CEAG by {ablation.heading}"
+            yield f"\n{words.short_title(ablation.task)}: {ablation.method} by {ablation.heading}"
             yield _rows(ablation.rows)
     for runtimes in report.runtimes:
         if any(row.alone or row.fleets for row in runtimes.rows):

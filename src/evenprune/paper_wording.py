@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from evenprune.paper_cells import Cell, Figure, Spread
 from evenprune.paper_comparison import MadeWith, PaperReport, Summary
-from evenprune.paper_printed import Number
+from evenprune.paper_printed import IMAGE_SIZES, Number
 from evenprune.paper_results import Task
 from evenprune.wording import MISSING, Unit, visible
 
@@ -136,9 +136,29 @@ def headline(report: PaperReport) -> str:
     )
 
 
+def _sizes(summary: Summary) -> str:
+    """ "images of 128 pixels; the paper used 200": of a task that has some of other sizes."""
+    paper = IMAGE_SIZES.get(summary.task.dataset)
+    told = "" if paper is None else f"; the paper used {paper}"
+    return f"images of {listed([str(size) for size in summary.image_sizes])} pixels{told}"
+
+
+def size_note(report: PaperReport, task: Task) -> str:
+    """To begin a paragraph with; empty if the images are as large as the paper's."""
+    own = [summary for summary in report.summaries if summary.task == task and summary.image_sizes]
+    return f"Made with {_sizes(own[0])}. " if own else ""
+
+
+def _size_sentences(ran: Sequence[Summary]) -> list[str]:
+    """One a data set."""
+    notes = {s.task.dataset: _sizes(s) for s in ran if s.image_sizes}
+    return [f"{DATASETS.get(name, visible(name))}: {note}." for name, note in notes.items()]
+
+
 def summary_sentences(report: PaperReport) -> list[str]:
     ran = [summary for summary in report.summaries if summary.ran]
     said = [_feasible_sentence(summary) for summary in ran if summary.feasible]
+    said += _size_sentences(ran)
     compared, apart = sum(s.compared for s in ran), sum(s.apart for s in ran)
     if compared:
         said.append(
