@@ -323,9 +323,8 @@ def _dense_problems(dense: Any) -> list[str]:
 
 def _task_problems(models: Sequence[Any]) -> list[str]:
     """Of several dense models, each is for a task of its own."""
-    tasks = Counter(task_of(model) if isinstance(model, Mapping) else None for model in models)
-    return [
-        f"dense: {n} models name {'no task' if task is None else f'the task {_task_order(task)}'}"
-        for task, n in tasks.items()
-        if task is None or n > 1
+    tasks = [task_of(model) if isinstance(model, Mapping) else None for model in models]
+    nameless = [f"dense[{place}]: it names no task" for place, task in enumerate(tasks) if task is None]
+    return nameless + [
+        f"there are {n} dense models of {task}" for task, n in Counter(tasks).items() if task and n > 1
     ]

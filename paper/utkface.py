@@ -52,14 +52,9 @@ RECIPE = replace(runner.RECIPE, augment=Flip(), evaluate_batch=256)
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
-    """That of the runs with nothing pruned: the paper's is the same but for the 50 epochs."""
-    return replace(
-        RECIPE,
-        epochs=epochs,
-        pruning_epochs=0,
-        batch_size=batch,
-        optimizer=partial(PAPER_SGD, lr=lr),
-    )
+    """The paper's: as the runs, with nothing pruned, for 50 epochs."""
+    settings = {"epochs": epochs, "batch_size": batch, "optimizer": partial(PAPER_SGD, lr=lr)}
+    return replace(RECIPE, pruning_epochs=0, **settings)
 
 
 # --- cells ---
@@ -68,9 +63,7 @@ def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
 def sensitivity_cells(seeds: Sequence[int]) -> list[Cell]:
     """CEAG under the paper's tolerances, one of which is that of the table."""
     cells = table_cells(FACES, sparsities=[FACES_SPARSITY], methods=["CEAG"], seeds=seeds)
-    return [
-        replace(cell, tolerance=tolerance) for tolerance in sorted(printed().tolerances) for cell in cells
-    ]
+    return [replace(cell, tolerance=limit) for limit in sorted(printed().tolerances) for cell in cells]
 
 
 def overall_cells(seeds: Sequence[int]) -> list[Cell]:
@@ -108,6 +101,12 @@ def faces_of(task: Task, flags: argparse.Namespace) -> Faces:
     )
 
 
+def network(task: Task) -> nn.Module:
+    """Untrained, with a class for every value of what is predicted."""
+    races = len(utkface.RACES) - (task == WITHOUT_OTHERS)
+    return mobilenet_v2({"race": races, "gender": len(utkface.GENDERS)}[task.target])
+
+
 def measured(model: nn.Module, faces: Faces, where: Where) -> Start:
     """The dense model on the faces; every row says how large they were."""
     splits = {name: faces.split(name) for name in faces}
@@ -123,11 +122,10 @@ def weights_of(task: Task, flags: argparse.Namespace) -> Path:
 def start_from(task: Task, flags: argparse.Namespace, where: Where) -> Start:
     """The stored dense model and the data, checked against the results file before anything is trained."""
     weights, held = weights_of(task, flags), results_file.read(where.results)
-    refuse_other_size(held, task, flags.image_size, where.results)
-    faces = faces_of(task, flags)
-    model = dense_model.load_weights(weights, mobilenet_v2(len(faces.classes)))
+    model = dense_model.load_weights(weights, network(task))
     dense_model.refuse_other_weights(held, task, weights, where.results)
-    return measured(model, faces, where)
+    refuse_other_size(held, task, flags.image_size, where.results)
+    return measured(model, faces_of(task, flags), where)
 
 
 def refuse_other_size(held: results_file.Document, task: Task, size: int, results: Path) -> None:
@@ -158,20 +156,17 @@ def train_dense(tasks: Sequence[Task], flags: argparse.Namespace, where: Where) 
     recipe = recipe_for(flags, dense_recipe(**settings))
     torch.manual_seed(flags.seed)
     faces = faces_of(tasks[0], flags)
-    untrained = measured(mobilenet_v2(len(faces.classes)), faces, where)
+    untrained = measured(network(tasks[0]), faces, where)
     trained = dense_model.train_dense(untrained, recipe, where, seed=flags.seed)
 
     def stored(faces: Faces) -> Start:
-        return measured(dense_model.load_weights(weights, mobilenet_v2(len(faces.classes))), faces, where)
+        return measured(dense_model.load_weights(weights, network(tasks[0])), faces, where)
 
     starts = [dense_model.write_half(weights, trained, lambda: stored(faces), where)]
     starts += [stored(faces_of(task, flags)) for task in tasks[1:]]
     told = settings | {"seed": flags.seed, "momentum": 0.9, "weight_decay": 1e-4, "decay_everything": True}
-    told |= {
-        "schedule": "× 0.1 at 60, 80, 90 %",
-        "augment": "flip",
-        "stored": dense_model.precision_of(weights),
-    }
+    told |= {"schedule": "× 0.1 at 60, 80 and 90 %", "augment": "flip"}
+    told |= {"stored": dense_model.precision_of(weights)}
     models = [
         vars(task) | dense_model.dense_document(start, trained, weights, told, where)
         for task, start in zip(tasks, starts, strict=True)

@@ -1,4 +1,4 @@
-"""Which iterate of a run is kept: the last, the best on a named split, or the best one within the tolerance."""
+"""Which iterate of a run is kept: the last, the best on a named split, or the best within the tolerance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
