@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from evenprune import loop as loops
-from evenprune import methods
+from evenprune import methods, training
 from evenprune.augment import Both, Crop, Flip
 from evenprune.recipe import Data, Recipe, Run
 from evenprune.replay import Replay
@@ -75,6 +75,22 @@ def test_what_cannot_be_compiled_trains_plainly(
     assert "Recipe(compile=False)" in caplog.text
 
 
+def test_every_fleet_is_compiled(
+    problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch keeps eight compilations of one function: a ninth fleet must not train without."""
+    compilations: list[int] = []
+
+    def counting(graph: Any, _: Any) -> Any:
+        compilations.append(1)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    runs = [Run(method=methods.nft(), sparsity=0.5, seed=seed) for seed in range(20)]
+    fit(*problem, runs=runs, recipe=recipe(epochs=1, pruning_epochs=1, compile=True, fleet_size=2))
+    assert len(compilations) >= 20  # forward and mask of ten fleets
+
+
 @pytest.mark.parametrize("steps", [1, 2, 100])
 def test_inputs_that_stay_with_the_host_are_the_same_inputs(
     problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, steps: int
@@ -122,6 +138,27 @@ def test_the_trace_holds_the_multipliers_of_every_step(problem: tuple[torch.nn.M
         torch.testing.assert_close(one.trace[4::5], one.multipliers[2:], rtol=0, atol=0)
         assert not rows or bool(one.trace.diff(dim=0).any())
     assert fitted(problem, RUNS[0])[0].trace is None
+
+
+def test_a_training_resumed_within_an_epoch_keeps_its_trace(
+    problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    whole = fitted(problem, RUNS[3], trace=True)[0]
+    saving, step = recipe(trace=True, checkpoint_steps=2), loops.advance
+
+    def dies(loop: Any, at: int, epoch: int) -> None:
+        if (epoch, at) == (3, 3):
+            raise KeyboardInterrupt
+        step(loop, at, epoch)
+
+    monkeypatch.setattr(training, "advance", dies)
+    with pytest.raises(KeyboardInterrupt):
+        fit(*problem, runs=[RUNS[3]], recipe=saving, folder=tmp_path)
+    monkeypatch.undo()
+    resumed = fit(*problem, runs=[RUNS[3]], recipe=saving, folder=tmp_path)[0]
+    assert whole.trace is not None
+    assert resumed.trace is not None
+    assert torch.equal(whole.trace, resumed.trace)
 
 
 def test_a_resumed_training_keeps_its_trace(problem: tuple[torch.nn.Module, Data], tmp_path: Any) -> None:

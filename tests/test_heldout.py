@@ -98,7 +98,7 @@ def test_a_full_pass_moves_the_multipliers_by_the_exact_gaps() -> None:
     change = given["dense_correct"].double() - given["correct"].double()
     psi = torch.tensor([float(change[given["groups"] == g].mean() - change.mean()) for g in range(3)])
     torch.testing.assert_close(state["psi"][0], psi.double())
-    torch.testing.assert_close(state["multiplier"][0], (0.5 * (psi.double() - 0.02)).clamp_min(0))
+    torch.testing.assert_close(state["multiplier"][0], (10 * 0.5 * (psi.double() - 0.02)).clamp_min(0))
     before = state["multiplier"].clone()
     follow(plan, state, given, due=False)
     assert torch.equal(before, state["multiplier"])
@@ -139,6 +139,14 @@ def test_standard_errors_are_those_of_simulation() -> None:
     torch.testing.assert_close(told, spread, rtol=0.05, atol=0)
 
 
+def test_a_group_of_one_sample_never_moves_a_cautious_multiplier() -> None:
+    groups, number = torch.tensor([0, 1, 1]), torch.tensor([[1.0, 2.0, 0.0]])
+    dense, sparse = torch.ones(3, dtype=torch.bool), torch.tensor([[False, True, False]])
+    error = standard_errors(sparse, dense, groups, number, torch.tensor([[1 / 3, 2 / 3, 0.0]]))
+    assert error[0, 0] == torch.inf
+    assert torch.isfinite(error[0, 1])
+
+
 def test_caution_moves_by_the_lower_limit_or_not_at_all() -> None:
     plain = methods.ceag(tolerance=0.02, dual_lr=0.5, multipliers_on="heldout", estimator="pass", refresh=10)
     careful = replace(plain, caution=2.0)
@@ -150,7 +158,7 @@ def test_caution_moves_by_the_lower_limit_or_not_at_all() -> None:
         share = float(own.double().mean())
         parts = [(given["groups"] == h) for h in (-1, 0, 1, 2)]
         variance = {
-            h: float(change[p].var(correction=0)) / int(p.sum())
+            h: float(change[p].var(correction=1)) / int(p.sum())
             for h, p in zip((-1, 0, 1, 2), parts, strict=True)
         }
         common = sum(
@@ -158,7 +166,7 @@ def test_caution_moves_by_the_lower_limit_or_not_at_all() -> None:
         )
         error = ((1 - 2 * share) * variance[g] + common) ** 0.5
         violation = float(change[own].mean() - change.mean()) - 0.02
-        moved = 0.5 * max(violation - 2 * error, 0)
+        moved = 10 * 0.5 * max(violation - 2 * error, 0)
         assert state["multiplier"][0, g].item() == pytest.approx(moved, rel=1e-5, abs=1e-9)
     assert int((state["multiplier"][0] > 0).sum()) == 1  # only the group that is certainly harmed
 

@@ -110,6 +110,11 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         ({"multipliers_on": "heldout", "caution": 1.0}, "caution needs estimator='pass'"),
         ({"side": "batch"}, "side='batch' belongs to kind='absolute'"),
         ({"keep": "feasible"}, "needs keep_on"),
+        ({"keep": "feasible", "keep_on": "x", "measure": "loss"}, "keep='feasible' judges by ψ"),
+        (
+            {"multipliers_on": "x", "estimator": "pass", "refresh": 9, "caution": 1.0, "overall": "macro"},
+            "caution belongs to",
+        ),
         ({"overall": "Macro", "mean": "detach"}, "mean is 'detach'"),
     ],
 )

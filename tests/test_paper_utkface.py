@@ -439,6 +439,13 @@ def test_the_size_of_the_images_is_said(report: paper_comparison.PaperReport) ->
     assert paper_wording.size_note(replace(report, summaries=(usual,)), usual.task) == ""
 
 
+def test_the_text_fits(report: paper_comparison.PaperReport) -> None:
+    text = paper_text.to_text(report)
+    assert max(map(len, text.splitlines())) <= paper_text.WIDTH
+    assert "…" not in text
+    assert "macro (published)" in text
+
+
 def test_runs_with_another_dual_step_are_further_runs(tmp_path: Path) -> None:
     document = {"runs": made_up("CEAG", 0.925, [0], overall="macro", dual_lr=0.5)}
     document["runs"] += made_up("CEAG", 0.925, [0], overall="macro")

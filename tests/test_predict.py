@@ -163,3 +163,17 @@ def test_the_dense_reference_of_a_split_is_the_measured_one() -> None:
     found = predict(model, split, batch_size=9).reference(NAMES)
     assert torch.equal(found.correct, expected.correct)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_follow_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split that does not fit on the device is never moved there whole."""
+    moved: list[bool] = []
+    plain = Split.to
+
+    def to(split: Split, device: torch.device, *, inputs: bool = True) -> Split:
+        moved.append(inputs)
+        return plain(split, device, inputs=inputs)
+
+    monkeypatch.setattr(Split, "to", to)
+    predict(network(), images(30), batch_size=8)
+    assert moved == [False]

@@ -44,3 +44,40 @@ def test_the_same_run_twice_is_refused(twice):
             tolerance=0.1,
             **settings,
         )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (Recipe(precision="bf16"), "recipe.precision is 'bf16'; choose 'float32' or 'bfloat16'"),
+        (Recipe(scheduler_steps="batches"), "recipe.scheduler_steps is 'batches'"),
+        (Recipe(scope="layers"), "recipe.scope is 'layers'"),
+    ],
+)
+def test_misspelt_words_are_refused(recipe, said):
+    with pytest.raises(InputProblems, match=said):
+        evenprune.prune(
+            small_model(),
+            train=samples(200, 0),
+            test=samples(200, 1),
+            groups="race",
+            sparsity=0.5,
+            method=methods.nft(),
+            tolerance=0.1,
+            recipe=recipe,
+        )
+
+
+@pytest.mark.parametrize("setting", ["multipliers_on", "keep_on"])
+def test_the_audit_split_steers_nothing(setting):
+    more = {"keep": "feasible"} if setting == "keep_on" else {}
+    method = methods.ceag(tolerance=0.1, k=4, **{setting: "test"}, **more)
+    with pytest.raises(InputProblems, match=f"{setting}='test', but the test data is for the audit"):
+        evenprune.prune(
+            small_model(),
+            train=samples(200, 0),
+            test=samples(200, 1),
+            groups="race",
+            sparsity=0.5,
+            method=method,
+        )

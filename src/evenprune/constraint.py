@@ -17,6 +17,7 @@ estimated like one more group (with a ring of their own), which weighs in the ov
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -151,6 +152,8 @@ def follow_pass_(
 ) -> None:
     """After a full pass over the held-out split: move the multipliers of the runs that are due, in place.
 
+    They move as far as the steps from one pass to the next would move them: dual_lr stays a step's.
+
     losses, correct: [runs, samples]; groups, dense_correct: [samples]; due: bool [runs].
     """
     run, line = plan.run, torch.where(groups < 0, plan.groups, groups)
@@ -163,7 +166,7 @@ def follow_pass_(
         error = standard_errors(correct, dense_correct, line, number, plan.share)[:, :-1]
         slack = run.caution * error.to(plan.dtype)
     measured, moves = Estimate(mean, number > 0, plan.share), run.passes.limit(due.unsqueeze(1))
-    _write(state, {**state, **_reported(plan, state, measured, moves, slack)})
+    _write(state, {**state, **_reported(plan, state, measured, moves, slack=slack, steps=run.refresh)})
 
 
 def standard_errors(
@@ -171,16 +174,18 @@ def standard_errors(
 ) -> Tensor:
     """Of ψ_g, from the pairs (dense right or wrong, sparse right or wrong) of each sample. [runs, groups + 1]
 
-    d = dense - sparse is -1, 0 or 1, so V_g = (mean d² - mean² d)/n_g is the variance of Δ_g, and
+    d = dense - sparse is -1, 0 or 1, so V_g = (mean d² - mean² d)/(n_g - 1) is the variance of Δ_g; it is
+    infinite for a single sample. Then
     Var ψ_g = (1 - π_g)² V_g + Σ_{h≠g} π_h² V_h = (1 - 2π_g) V_g + Σ_h π_h² V_h.
     """
     change = dense_correct.to(share.dtype) - correct.to(share.dtype)  # [runs, samples]
     nothing = torch.zeros_like(share)
     size = number.clamp_min(1)
     mean, square = (nothing.index_add(1, line, part) / size for part in (change, change.square()))
-    variance = (square - mean.square()) / size
+    variance = (square - mean.square()) / (size - 1).clamp_min(1)
     common = (share.square() * variance).sum(1, keepdim=True)
-    return ((1 - 2 * share) * variance + common).clamp_min(0).sqrt()
+    error = ((1 - 2 * share) * variance + common).clamp_min(0).sqrt()
+    return torch.where(number > 1, error, torch.inf)
 
 
 def _advance(
@@ -217,11 +222,17 @@ def _updated(
 
 
 def _reported(
-    plan: Plan, state: State, measured: Estimate, moves: Tensor, slack: Tensor | None = None
+    plan: Plan,
+    state: State,
+    measured: Estimate,
+    moves: Tensor,
+    *,
+    slack: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> State:
     """Gaps and moved multipliers of the runs that move [runs, 1]; what the others had."""
     psi, counted = _excess_gaps(plan, measured)
-    moved, violation = _ascend(plan, state, psi, counted & moves, slack)
+    moved, violation = _ascend(plan, state, psi, counted & moves, slack=slack, steps=steps)
     report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
     return moved | {name: _where_run(moves, value, state[name]) for name, value in report.items()}
 
@@ -268,7 +279,10 @@ def _estimates(
     run, parts = plan.run, []
     share = plan.share.expand(plan.runs, -1)
     if run.batch.some:
-        parts.append((run.batch, estimate.read_batch(batch, outcome, plan.groups)))
+        seen = estimate.read_batch(batch, outcome, plan.groups)
+        if run.balanced.some:  # the batch has not the shares of the population
+            seen = replace(seen, share=run.balanced.pick(share, seen.share))
+        parts.append((run.batch, seen))
     if run.ring.some:
         rings = (state["ring"], state["ring_count"], state["ring_total"])
         estimate.push_ring(rings, batch, outcome, k=run.k, write=run.ring.limit(on))
@@ -336,13 +350,20 @@ def _rows(plan: Plan, psi: Tensor, counted: Tensor) -> dict[str, tuple[Tensor, T
 
 
 def _ascend(
-    plan: Plan, state: State, psi: Tensor, counted: Tensor, slack: Tensor | None = None
+    plan: Plan,
+    state: State,
+    psi: Tensor,
+    counted: Tensor,
+    *,
+    slack: Tensor | None = None,
+    steps: Tensor | None = None,
 ) -> tuple[State, Tensor]:
     """λ <- [λ + η·violation]₊ (no projection for equalities); returns new state and the largest violation.
 
     nuPI, e the violation and ξ₋₁ = 0:  λ <- λ + η (Ki e + Kp (ξ_t - ξ_{t-1})),  ξ_t = ν ξ_{t-1} + (1 - ν) e.
     SGD is Kp = 0, Ki = 1. Rows that cannot be evaluated at this step do not move. With `slack` [runs, groups]
-    only what a violation is beyond the slack counts: its lower limit if positive, its upper if negative.
+    only what a violation is beyond the slack counts: its lower limit if positive, its upper if negative. With
+    `steps` [runs, 1] it moves as far as so many steps would.
     """
     run, new, largest = plan.run, {}, []
     for family, (score, known) in _rows(plan, psi, counted).items():
@@ -355,7 +376,8 @@ def _ascend(
             change = (1 - run.nu) * (violation - before)
             new[f"{family}_error"] = torch.where(known, before + change, before)
             move = run.ki * violation + run.kp * change
-        raised = torch.addcmul(state[family], run.dual_lr, move)
+        rate = run.dual_lr if steps is None else run.dual_lr * steps
+        raised = torch.addcmul(state[family], rate, move)
         raised = run.equal.pick(raised, raised.clamp_min(0))
         new[family] = torch.where(known, raised, state[family])
         largest.append(torch.where(known, violation, -torch.inf).amax(1))

@@ -194,8 +194,8 @@ def gather(
     TRANSPOSED: the gradient of the input; then x is the gradient of the output and place() is inverse.
     ALL = 0: one product per tap. Otherwise ALL ≥ KERNEL² taps are gathered for a single one.
     """
-    run = tl.program_id(0)
-    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    run = tl.program_id(0) % runs  # neighbours in memory run side by side
+    pixel = tl.program_id(0) // runs * BLOCK + tl.arange(0, BLOCK)
     image = pixel // (OUT_HEIGHT * OUT_WIDTH)
     row = (pixel // OUT_WIDTH) % OUT_HEIGHT
     column = pixel % OUT_WIDTH

@@ -13,6 +13,7 @@ Measured on one H200 (CifarResNet-56, batch 128; forward, gradient of input and 
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -26,6 +27,7 @@ else:  # no GPU, or a build of torch without Triton
 
 MOST_CHANNELS = 64  # of one run; above, cuDNN serves
 FEW_RUNS = 4  # above, cuDNN is faster in unstrided layers
+MOST_ELEMENTS = 2**31 - 1  # of a tensor: places are 32-bit numbers
 LEAST_BLOCK = 16  # channels are rounded up to this, and to a power of two, in a product
 LEAST_INPUT = 4  # channels that are loaded at once: eight bytes
 
@@ -75,7 +77,7 @@ def gather(x: Tensor, weight: Tensor, y: Tensor, shape: Shape, *, transposed: bo
     block, taps, warps, stages = GATHER[
         _block_of(channels, LEAST_INPUT if channels <= LEAST_INPUT else LEAST_BLOCK)
     ]
-    conv_kernels.gather[(runs, _parts(pixels, block))](
+    conv_kernels.gather[(runs * _parts(pixels, block),)](
         x, weight, y, pixels, runs, *_strides(weight, runs, transposed),
         HEIGHT=x.shape[2], WIDTH=x.shape[3], OUT_HEIGHT=y.shape[2], OUT_WIDTH=y.shape[3],
         IN=channels, OUT=out, KERNEL=shape.kernel, STRIDE=shape.stride, PAD=shape.pad, TRANSPOSED=transposed,
@@ -231,7 +233,12 @@ def serves(x: Tensor, weight: Tensor, shape: Shape) -> bool:
         return False
     out, channels = weight.shape[0] // shape.runs, weight.shape[1]
     wide = max(out, channels) > MOST_CHANNELS or LEAST_INPUT < channels < LEAST_BLOCK
-    if wide or shape.kernel not in (1, 3):
+    pixels = x.shape[0] * max(x.shape[2] * x.shape[3], math.prod(shape.result(*x.shape[2:])))
+    if (
+        wide
+        or shape.kernel not in (1, 3)
+        or pixels * shape.runs * max(out, channels, LEAST_INPUT) > MOST_ELEMENTS
+    ):
         return False
     few = shape.runs <= FEW_RUNS or channels <= LEAST_INPUT
     return few or shape.stride > 1 or (shape.walks(channels) and shape.walks(out))

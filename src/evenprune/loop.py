@@ -9,7 +9,8 @@ would see by itself.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +33,6 @@ from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, primal_losses
 
 WINDOW_BYTES = 1 << 26  # inputs brought to the device at once, where the host has the data
-P = ParamSpec("P")
-T = TypeVar("T")
 log = logging.getLogger("evenprune")
 
 
@@ -123,6 +122,7 @@ def build(
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
     if recipe.graph and train.labels.is_cuda:
         for group in optimizer.param_groups:
+            group["lr"] = float(group["lr"])  # a changed float is noticed and captured anew, a tensor is not
             if "capturable" in group:
                 group["capturable"] = True
     steps = recipe.epochs * (recipe.steps(len(train)) if recipe.scheduler_steps == "batch" else 1)
@@ -311,7 +311,14 @@ def forward_backward(loop: Loop) -> None:
     loop.optimizer.zero_grad()
     batch = loop.parts.forward(loop)
     weights = loop.parts.weigh(loop, batch)
-    torch.autograd.backward(batch.primal, weights)
+    try:
+        torch.autograd.backward(batch.primal, weights)
+    except RuntimeError as error:
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise RuntimeError(
+                f"The backward pass cannot be compiled ({error}). Train with Recipe(compile=False)."
+            ) from error
+        raise
 
 
 def update(loop: Loop) -> None:
@@ -361,22 +368,25 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
     return weights.to(losses.dtype)
 
 
-def compiled(function: Callable[P, T]) -> Callable[P, T]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function through torch.compile; plain, with a warning, if it cannot be compiled."""
     from torch._dynamo.exc import TorchDynamoException  # seconds to import, needed only here
 
-    chosen = [torch.compile(function, dynamic=False)]
+    # A code object of its own: torch's cache of compilations belongs to it, and holds eight at the most.
+    plain = cast(FunctionType, function)
+    own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
+    chosen = [torch.compile(own, dynamic=False)]
 
-    def call(*values: P.args, **named: P.kwargs) -> T:
+    def call(*values: Any) -> Any:
         try:
-            return chosen[0](*values, **named)
+            return chosen[0](*values)
         except TorchDynamoException as error:
             log.warning(
                 "Training without torch.compile, which failed (%s). Recipe(compile=False) spares the try.",
                 " ".join(str(error).strip().split("\n")[:2]),
             )
             chosen[0] = function
-            return function(*values, **named)
+            return function(*values)
 
     return call
 

@@ -18,9 +18,9 @@ from evenprune.paper_printed import (
 from evenprune.paper_results import Run, Task
 
 TABLE = "CEAG (table)"  # estimates every group's accuracy from all training samples
-OVERALL = {  # how the overall accuracy is put together from the groups'
-    "micro": "Groups by their frequency (ours)",
-    "macro": "All groups alike (the published code)",
+OVERALL = {  # how the groups make up the overall accuracy: by their frequency, or all alike
+    "micro": "micro (ours)",
+    "macro": "macro (published)",
 }
 
 

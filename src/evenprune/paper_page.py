@@ -119,7 +119,9 @@ def _table_3(report: PaperReport) -> str:
         return ""
     lead = (
         "Where the paper prints no spread, ours stands for both in the standard errors. The table estimator, "
-        "not in the paper, remembers one outcome of every training sample."
+        "not in the paper, remembers one outcome of every training sample. Overall accuracy: micro weights "
+        "the groups by their frequency; macro takes them alike, as the paper's published code does, so the "
+        "paper's number stands beside both."
     )
     parts = [
         f"<h3>{escaped(words.short_title(a.task))}, {words.sparsity(a.sparsity)} sparse: {a.method} by "

@@ -41,7 +41,7 @@ class Method:
     refresh: int = 0  # of estimator="pass": steps between full passes over that split
     caution: float = 0.0  # standard errors by which a gap must be off before its multiplier moves
     distill: float = 0.0  # share of the dense model's soft labels in the loss
-    temperature: float = 1.0  # of those soft labels
+    temperature: float = 4.0  # of those soft labels
     focus: float = 0.0  # power of 1 - p, p the dense model's probability of the right answer, as a weight
     floor: float = 0.0  # added to that weight
     sampling: Literal["uniform", "balanced"] = "uniform"  # balanced: every group as often as any other
@@ -84,6 +84,11 @@ class Method:
                 (self.keep != "last") == (self.keep_on is not None),
                 f"keep={self.keep!r} needs keep_on, the name of a split; keep='last' takes none",
             ),
+            (
+                self.keep != "feasible"
+                or (self.rows, self.kind, self.measure) == ("mean", "at_most", "accuracy"),
+                "keep='feasible' judges by ψ ≤ tolerance: rows='mean', kind='at_most', measure='accuracy'",
+            ),
             *self._primal_rules(),
             *self._heldout_rules(),
         )
@@ -118,8 +123,8 @@ class Method:
                 "caution needs estimator='pass' and measure='accuracy'",
             ),
             (
-                self.caution == 0 or (self.rows, self.kind) == ("mean", "at_most"),
-                "caution belongs to rows='mean' with kind='at_most'",
+                self.caution == 0 or (self.rows, self.kind, self.overall) == ("mean", "at_most", "micro"),
+                "caution belongs to rows='mean' with kind='at_most' and overall='micro'",
             ),
         )
 
@@ -192,6 +197,7 @@ class PerRun:
     nu: Tensor
     k: Tensor
     caution: Tensor
+    refresh: Tensor
     distill: Tensor
     temperature: Tensor
     focus: Tensor
@@ -212,6 +218,7 @@ class PerRun:
     by_batch: Switch
     equal: Switch
     dro: Switch
+    balanced: Switch
     heldout: Switch  # the multipliers follow another split
     passes: Switch  # … from full passes over it
     distilled: Switch
@@ -230,6 +237,7 @@ class PerRun:
             nu=column([m.nu for m in methods], dtype),
             k=column([m.k for m in methods], torch.int64),
             caution=column([m.caution for m in methods], dtype),
+            refresh=column([float(max(m.refresh, 1)) for m in methods], dtype),
             distill=column([m.distill for m in methods], dtype),
             temperature=column([m.temperature for m in methods], dtype),
             focus=column([m.focus for m in methods], dtype),
@@ -250,6 +258,7 @@ class PerRun:
             by_batch=Switch.of([m.side == "batch" for m in methods]),
             equal=Switch.of([m.kind == "equal" for m in methods]),
             dro=Switch.of([m.rows == "dro" for m in methods]),
+            balanced=Switch.of([m.sampling == "balanced" for m in methods]),
             heldout=Switch.of([m.multipliers_on is not None for m in methods]),
             passes=Switch.of([m.estimator == "pass" for m in methods]),
             distilled=Switch.of([m.distill > 0 for m in methods]),
@@ -398,8 +407,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def longest_training_ring(methods: Sequence[Method]) -> int:
-    """k of the longest ring that training batches fill; 0 if none does."""
-    rings = [m.k for m in methods if m.estimator == "ring" and m.multipliers_on is None]
+    """k of the longest ring that the training samples fill as they come; 0 if there is none."""
+    frequencies_known = [m for m in methods if m.multipliers_on is None and m.sampling == "uniform"]
+    rings = [m.k for m in frequencies_known if m.estimator == "ring"]
     return max(rings, default=0)
 
 

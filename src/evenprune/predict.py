@@ -53,7 +53,8 @@ def predict(
     place = _device_of(model) if device is None else torch.device(device)
     network = fleet.single(model.to(place))
     with evaluating(model):
-        predicted, losses = outcomes(network, split.to(place), batch_size=batch_size, precision=precision)
+        there = split.to(place, inputs=False)  # inputs follow batch by batch: they may not fit
+        predicted, losses = outcomes(network, there, batch_size=batch_size, precision=precision)
     return Predictions(split.labels.cpu(), predicted[0].cpu(), split.groups.cpu(), losses[0].cpu())
 
 

@@ -66,6 +66,7 @@ def prune(
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
     options, problems = _audit_options(methods, tolerance, confidence)
+    problems = [*problems, *_leaks(methods)]
     if select is not None and (select != "validation" or validation is None):
         problems = [*problems, _select_problem(select, validation is None)]
     splits = {"train": train, "test": test} | ({} if validation is None else {"validation": validation})
@@ -94,6 +95,17 @@ def prune(
         confidence=options.confidence,
         select=select,
     )
+
+
+def _leaks(methods: Sequence[Method]) -> list[str]:
+    """Samples that steer the training cannot audit it."""
+    return [
+        f"method {m.name!r}: {name}='test', but the test data is for the audit; hold out another split, "
+        "give it as validation=…, and name that."
+        for m in methods
+        for name in ("multipliers_on", "keep_on")
+        if getattr(m, name) == "test"
+    ]
 
 
 def _select_problem(select: str, absent: bool) -> str:

@@ -111,7 +111,7 @@ class Recipe:
     # What makes a GPU fast. None: on where the training is on one, off elsewhere.
     precision: Literal["float32", "bfloat16"] | None = None  # None: bfloat16 on a GPU
     channels_last: bool | None = None  # images lie pixel by pixel in memory
-    compile: bool | None = None  # forward, constraints and backward go through torch.compile
+    compile: bool | None = None  # forward and backward go through torch.compile
     graph: bool | None = None  # a whole step is captured as a CUDA graph, and replayed
     data_on_device: bool | None = (
         None  # False: the inputs stay with the host and follow in chunks; None: if need be
@@ -148,7 +148,7 @@ class Recipe:
 def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:
     """Raise one error that lists every problem; warn of groups whose ring fills late."""
     found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate, recipe)]
-    found += [*_late_problems(recipe, data.evaluate), *_heldout_problems(runs, data)]
+    found += [*_late_problems(recipe, data.evaluate), *_heldout_problems(runs, data, recipe)]
     splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
     groups = len(data.reference.names)
     for name, split in splits.items():
@@ -160,7 +160,21 @@ def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> N
         raise InputProblems(found)
 
 
+def _wrong_words(recipe: Recipe) -> Iterator[str]:
+    """A misspelt word would otherwise mean something else."""
+    words = {
+        "precision": ("float32", "bfloat16", None),
+        "scheduler_steps": ("epoch", "batch"),
+        "scope": ("layer", "global"),
+    }
+    for name, allowed in words.items():
+        if getattr(recipe, name) not in allowed:
+            choices = " or ".join(repr(word) for word in allowed)
+            yield f"recipe.{name} is {getattr(recipe, name)!r}; choose {choices}."
+
+
 def _recipe_problems(recipe: Recipe) -> Iterator[str]:
+    yield from _wrong_words(recipe)
     at_least = {"epochs": 1, "pruning_epochs": 0, "batch_size": 1, "evaluate_every": 1, "evaluate_batch": 1}
     at_least |= {"fleet_size": 1, "checkpoint_epochs": 1, "checkpoint_steps": 1, "importance_batches": 1}
     for name, least in at_least.items():
@@ -178,7 +192,7 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
         yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
 
 
-def _heldout_problems(runs: Sequence[Run], data: Data) -> Iterator[str]:
+def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterator[str]:
     """The split that multipliers follow must be evaluated, no training data, and one for all."""
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
     known = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
@@ -187,6 +201,13 @@ def _heldout_problems(runs: Sequence[Run], data: Data) -> Iterator[str]:
             yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {known}).'
         elif data.evaluate[name] is data.train or data.evaluate[name].inputs is data.train.inputs:
             yield f'multipliers_on names split "{name}", which is the training data: hold samples out.'
+    tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
+    for place, run in enumerate(runs):
+        if run.method.refresh >= max(tuning, 1):
+            yield (
+                f"run {place} ({run}): a full pass every {run.method.refresh} steps, but there are {tuning} "
+                "after pruning: its multipliers would move once. Lower refresh or train longer."
+            )
     if len(names) > 1:
         yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
 

@@ -36,14 +36,22 @@ class Replay:
     def _aside(self) -> None:
         """The work itself, on the stream that will capture it."""
         assert self.stream is not None
-        self.stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             self.work()
-        torch.cuda.current_stream().wait_stream(self.stream)
+        current.wait_stream(self.stream)
 
     def _capture(self, key: Hashable) -> None:
         self.captured = None  # gives its memory back
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            self.work()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.work()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"A step cannot be captured as a CUDA graph: {error}\n"
+                "Something in the model, the augmentation or the optimizer reads a value back from the GPU. "
+                "Train with Recipe(graph=False)."
+            ) from error
         self.captured, self.key = graph, key

@@ -103,8 +103,9 @@ class Result:
 
     @property
     def verdict(self) -> Word:
-        """The strictest verdict of all runs on the test data: "pass" means that every one of them passed."""
-        return self.worst.verdict
+        """Of the selected run on the test data; without a split to select on, the strictest of all runs: then
+        "pass" means that every one of them passed."""
+        return self.worst.verdict if self.select is None else self.audit.verdict
 
     @property
     def models(self) -> dict[str, nn.Module]:
@@ -189,7 +190,7 @@ def document_of(result: Result) -> dict[str, Any]:
         "seconds": _seconds(result.fitted),
         "parameters": {"all": left.prunable + left.unprunable, "left": left.left[0]},
         "methods": _methods(result),
-    }
+    } | ({} if result.select is None else {"selected": result.selected, "selected_on": result.select})
 
 
 def _seconds(fitted: Sequence[Fitted]) -> float:

@@ -53,6 +53,7 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "scheduler": None if loop.scheduler is None else loop.scheduler.state_dict(),
         "constraint": loop.state,
         "totals": loop.totals,
+        "trace": loop.now.trace,
         "random": random_state(loop.device),
     }
 
@@ -92,6 +93,8 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
         loop.scheduler.load_state_dict(saved["scheduler"])
     _copy_all(loop.state, saved["constraint"])
     _copy_all(loop.totals, saved["totals"])
+    if loop.now.trace is not None:
+        loop.now.trace.copy_(saved["trace"])
     set_random_state(saved["random"], loop.device)
 
 
@@ -111,6 +114,9 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim:
                 entries[name] = torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
     held = [{k: v for k, v in group.items() if isinstance(v, Tensor)} for group in optimizer.param_groups]
+    for own, other in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        if "capturable" in own:  # what this device wants, not the one that the checkpoint is from
+            other["capturable"] = own["capturable"]
     optimizer.load_state_dict(saved)
     for group, tensors in zip(optimizer.param_groups, held, strict=True):
         for name, tensor in tensors.items():

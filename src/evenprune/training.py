@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import hashlib
 import json
 import logging
@@ -112,12 +113,17 @@ def fit(
         checkpoint.claim(home, whole)
         identity = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     fitted: list[Fitted] = []
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+    on_gpu = place.type == "cuda"
+    with (
+        torch.random.fork_rng(devices=[place] if on_gpu else []),
+        torch.cuda.device(place) if on_gpu else contextlib.nullcontext(),
+    ):
         fleets = _fleets(model, data, runs, recipe, device=place)
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             fitted += _fit_fleet(job)
+            gc.collect()  # a captured step refers to itself; its memory is for the next fleet
     return fitted
 
 
@@ -276,6 +282,7 @@ def _fits(job: Job) -> bool:
     inputs = {id(split.inputs): split.inputs for split in (job.data.train, *job.data.evaluate.values())}
     wanted = sum(t.numel() * t.element_size() for t in inputs.values() if t.device != job.device)
     free, _ = torch.cuda.mem_get_info(job.device)
+    free += torch.cuda.memory_reserved(job.device) - torch.cuda.memory_allocated(job.device)
     return bool(wanted <= SHARE_FOR_DATA * free)
 
 
