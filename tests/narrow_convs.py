@@ -8,12 +8,12 @@ from evenprune.grouped_conv import Shape
 
 # channels in and out of one run, height, width, kernel, stride, padding, runs, images
 CASES = [
-    (16, 16, 8, 8, 3, 1, 1, 3, 3),
-    (16, 32, 8, 6, 3, 2, 1, 2, 2),
-    (3, 16, 8, 8, 3, 1, 1, 2, 2),
-    (16, 32, 8, 8, 1, 2, 0, 2, 2),
+    (16, 16, 6, 6, 3, 1, 1, 3, 3),
+    (16, 32, 6, 4, 3, 2, 1, 2, 2),
+    (3, 16, 6, 6, 3, 1, 1, 2, 2),
+    (16, 32, 6, 6, 1, 2, 0, 2, 2),
     (20, 24, 7, 5, 3, 2, 1, 2, 1),
-    (32, 20, 5, 7, 3, 1, 1, 1, 3),
+    (32, 20, 3, 5, 3, 1, 1, 1, 3),
 ]
 
 
@@ -47,7 +47,7 @@ if __name__ == "__main__":
     grouped_conv.GATHER_BACK = (16, 4, 1, 12)
     for number, case in enumerate(CASES):
         print("gather", case, largest_error(case, bias=number % 2 == 0))
-    for pixels, rows, programs in ((16, 4, 4), (32, 8, 64), (8, 3, 1)):
+    for pixels, rows, programs in ((16, 4, 4), (32, 8, 1)):
         grouped_conv.WALK = {16: (pixels, rows, 4, 1), 32: (pixels, rows, 4, 1)}
         grouped_conv.WALK_BACK = {size: (*values, programs) for size, values in grouped_conv.WALK.items()}
         for case in CASES:

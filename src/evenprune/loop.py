@@ -340,9 +340,11 @@ def forward(loop: Loop) -> Batch:
         logits = loop.network(inputs)  # [runs, batch, classes]
     correct = logits.detach().argmax(-1) == labels
     plain = cross_entropies(logits, labels)
-    primal = primal_losses(
-        loop.plan.run, loop.teacher, plain, logits=logits, labels=labels, index=index, inputs=inputs
-    )
+    primal = plain
+    if loop.teacher is not None:
+        primal = primal_losses(
+            loop.plan.run, loop.teacher, plain, logits=logits, labels=labels, index=index, inputs=inputs
+        )
     return Batch(plain, primal, correct, loop.train.groups[index], index)
 
 

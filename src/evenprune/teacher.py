@@ -28,7 +28,7 @@ class Teacher:
 
 def primal_losses(
     run: PerRun,
-    teacher: Teacher | None,
+    teacher: Teacher,
     plain: Tensor,
     *,
     logits: Tensor,
@@ -41,8 +41,6 @@ def primal_losses(
     Distillation: (1 - α) ℓ + α T² KL(dense_T ‖ sparse_T), both softened by the temperature T.
     Performance-weighted: times θ + (1 - p)^γ, p the dense model's probability of the right answer.
     """
-    if teacher is None:
-        return plain
     losses = plain
     if run.distilled.some:
         heat = run.temperature.unsqueeze(2)  # [runs, 1, 1]
