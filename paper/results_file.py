@@ -25,6 +25,7 @@ except ImportError:  # Windows: then one process at a time
     fcntl = None  # type: ignore[assignment]
 
 Document = dict[str, Any]
+Check = Callable[[Any], list[str]]  # everything that is wrong with a document
 Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words and as a test
 TASK = ("dataset", "target", "group")
 SPLITS = ("train", "test")
@@ -33,7 +34,7 @@ COUNTS = ("samples", "broke", "fixed")
 CLOSE = 1e-6
 
 
-def read(path: Path) -> Document:
+def read(path: Path, check: Check | None = None) -> Document:
     """What the file holds, or one error that lists all that is wrong with it; nothing yet if it is absent."""
     if not path.exists():
         return {"runs": []}
@@ -43,18 +44,27 @@ def read(path: Path) -> Document:
         raise InputProblems(
             [f"{path} is not JSON ({error}); put back a good copy, or move it away"]
         ) from error
-    _refuse(path, problems(document))
+    _refuse(path, (check or problems)(document))
     return document  # type: ignore[no-any-return]  # checked above
 
 
-def change(path: Path, edit: Callable[[Document], None]) -> None:
-    """Read the file anew, edit, check, replace: what others wrote in the meantime stays."""
+def change(
+    path: Path,
+    edit: Callable[[Document], None],
+    *,
+    check: Check | None = None,
+    order: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> None:
+    """Read the file anew, edit, check, replace: what others wrote in the meantime stays.
+
+    `check` and `order` are those of another kind of file of runs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path.parent):
-        document = read(path)
+        document = read(path, check)
         edit(document)
-        document["runs"].sort(key=_order)
-        _refuse(path, problems(document))
+        document["runs"].sort(key=order or _order)
+        _refuse(path, (check or problems)(document))
         atomic.write_text(path, to_text(document))
 
 

@@ -3,7 +3,6 @@
 import copy
 import csv
 import json
-import pathlib
 import re
 from statistics import fmean, stdev
 
@@ -12,7 +11,8 @@ import pytest
 from evenprune import comparison_page
 from evenprune.comparison_wording import headline, unseen_sentence
 from tests import audit_documents, comparison_documents
-from tests.test_page import FLAGS, TWO_MEGABYTES, browser_or_reason
+from tests.browsing import contrasts, page_colour
+from tests.test_page import TWO_MEGABYTES
 
 HOSTILE = list(audit_documents.HOSTILE_NAMES)
 
@@ -223,18 +223,6 @@ def test_numbers_that_are_not_known_are_no_numbers(small):
 
 
 # --- in a browser ---
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = browser_or_reason()
-    if not pathlib.Path(found).is_file():
-        pytest.skip(f"no browser for the page tests: {found}")
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=found, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
@@ -489,9 +477,6 @@ def test_a_run_without_history_and_audits_hides_their_sections(show):
 
 @pytest.mark.browser
 def test_colours_follow_the_reader_and_the_button(show, small):
-    def page_colour(page):
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
     light, dark = show(small, color_scheme="light"), show(small, color_scheme="dark")
     assert page_colour(light) != page_colour(dark)
     light.click("#theme")
@@ -503,23 +488,8 @@ def test_colours_follow_the_reader_and_the_button(show, small):
 def test_words_stand_out_from_their_background(show, large, scheme):
     """Contrast of 4.5 or more (WCAG AA) for words in all six colours of the methods and in the tables."""
     page = show(large, color_scheme=scheme)
-    ratios = page.evaluate(
-        """() => {
-          const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-          const light = (colour) => {
-            const [r, g, b] = colour.match(/[\\d.]+/g).map((v) => linear(v / 255));
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          const ground = (e) => {
-            const colour = getComputedStyle(e).backgroundColor;
-            return /, 0\\)|transparent/.test(colour) ? ground(e.parentElement) : colour;
-          };
-          const words = '#sentence, .kicker, .facts, .lead, .what div, td, th, .legend li, .grade, .switch *';
-          return [...document.querySelectorAll(words)].map((e) => {
-            const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
-            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-          });
-        }"""
+    ratios = contrasts(
+        page, "#sentence, .kicker, .facts, .lead, .what div, td, th, .legend li, .grade, .switch *"
     )
     assert len(ratios) > 200
     assert min(ratios) >= 4.5

@@ -12,7 +12,7 @@ from evenprune import grouped_conv, methods
 from evenprune.grouped_conv import Shape
 from evenprune.recipe import Data, Run
 from evenprune.training import Fitted, fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import Stops, data_for, images, network, recipe, trained
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
@@ -70,17 +70,10 @@ def test_the_default_is_as_accurate(problem: tuple[nn.Module, Data]) -> None:
     "optimizer", [partial(SGD, lr=0.05, momentum=0.9, nesterov=True), partial(AdamW, lr=1e-3)]
 )
 def test_a_captured_training_resumes(problem: tuple[nn.Module, Data], tmp_path: Any, optimizer: Any) -> None:
-    class Stops:
-        def start(self, *_: Any) -> None: ...
-        def finish(self) -> None: ...
-        def epoch(self, told: list[dict[str, Any]]) -> None:
-            if told[0]["epoch"] == 4:
-                raise KeyboardInterrupt
-
     changes = recipe(epochs=8, optimizer=optimizer, **{**PLAIN, "graph": True})
     whole = fit(*problem, runs=RUNS, recipe=changes, device="cuda")
     with pytest.raises(KeyboardInterrupt):
-        fit(*problem, runs=RUNS, recipe=changes, device="cuda", folder=tmp_path, hooks=[Stops()])
+        fit(*problem, runs=RUNS, recipe=changes, device="cuda", folder=tmp_path, hooks=[Stops(4)])
     resumed = fit(*problem, runs=RUNS, recipe=changes, device="cuda", folder=tmp_path)
     for a, b in zip(whole, resumed, strict=True):
         torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-3)

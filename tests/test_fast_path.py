@@ -17,7 +17,7 @@ from evenprune.recipe import Data, Recipe, Run
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import Stops, data_for, images, network, recipe, trained
 
 METHODS = {
     "nft": methods.nft(),
@@ -107,12 +107,6 @@ def test_inputs_that_stay_with_the_host_are_the_same_inputs(
 def test_a_streamed_training_that_stopped_within_a_chunk_resumes(
     problem: tuple[torch.nn.Module, Data], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    class Stops:
-        def start(self, *_: Any) -> None: ...
-        def finish(self) -> None: ...
-        def epoch(self, told: list[dict[str, Any]]) -> None:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(loops, "WINDOW_BYTES", 2 * 24 * 36 * 4)  # chunks of two of five steps
     monkeypatch.setattr(loops, "_stays", lambda *_: True)
     whole = fitted(problem, RUNS[3])
@@ -124,7 +118,7 @@ def test_a_streamed_training_that_stopped_within_a_chunk_resumes(
             runs=[RUNS[3]],
             recipe=replace(saving, checkpoint_epochs=9),
             folder=tmp_path,
-            hooks=[Stops()],
+            hooks=[Stops(0)],
         )
     monkeypatch.setattr(loops.Loop, "steps", property(lambda loop: loop.recipe.steps(len(loop.train))))
     assert_same(whole, fit(*problem, runs=[RUNS[3]], recipe=saving, folder=tmp_path))
@@ -164,15 +158,8 @@ def test_a_training_resumed_within_an_epoch_keeps_its_trace(
 def test_a_resumed_training_keeps_its_trace(problem: tuple[torch.nn.Module, Data], tmp_path: Any) -> None:
     whole = fitted(problem, RUNS[3], trace=True)[0]
 
-    class Stops:
-        def start(self, *_: Any) -> None: ...
-        def finish(self) -> None: ...
-        def epoch(self, told: list[dict[str, Any]]) -> None:
-            if told[0]["epoch"] == 3:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        fit(*problem, runs=[RUNS[3]], recipe=recipe(trace=True), folder=tmp_path, hooks=[Stops()])
+        fit(*problem, runs=[RUNS[3]], recipe=recipe(trace=True), folder=tmp_path, hooks=[Stops(3)])
     resumed = fit(*problem, runs=[RUNS[3]], recipe=recipe(trace=True), folder=tmp_path)[0]
     assert whole.trace is not None
     assert resumed.trace is not None

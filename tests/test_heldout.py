@@ -13,7 +13,7 @@ from evenprune.recipe import Data, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, fit
-from tests.training_cases import NAMES, data_for, images, network, recipe, trained
+from tests.training_cases import NAMES, Stops, data_for, images, network, recipe, trained
 from tests.twins.lagrangian import Longhand
 from tests.twins.streams import outcomes, training_set
 
@@ -198,17 +198,10 @@ def test_a_mixed_fleet_is_separate_runs(problem: tuple[nn.Module, Data]) -> None
 def test_a_resumed_training_is_the_whole_one(
     problem: tuple[nn.Module, Data], tmp_path: Any, name: str
 ) -> None:
-    class Stops:
-        def start(self, *_: Any) -> None: ...
-        def finish(self) -> None: ...
-        def epoch(self, told: list[dict[str, Any]]) -> None:
-            if told[0]["epoch"] == 3:
-                raise KeyboardInterrupt
-
     run = [Run(method=HELDOUT[name], sparsity=0.5)]
     whole = fit(*problem, runs=run, recipe=recipe())[0]
     with pytest.raises(KeyboardInterrupt):
-        fit(*problem, runs=run, recipe=recipe(), folder=tmp_path, hooks=[Stops()])
+        fit(*problem, runs=run, recipe=recipe(), folder=tmp_path, hooks=[Stops(3)])
     resumed = fit(*problem, runs=run, recipe=recipe(), folder=tmp_path)[0]
     assert torch.equal(weights(whole), weights(resumed))
     assert torch.equal(whole.multipliers, resumed.multipliers)

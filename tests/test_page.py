@@ -1,49 +1,17 @@
 """The HTML page in a real Chromium: it renders, sorts, filters, asks nobody, and names stay text."""
 
 import csv
-import os
-import pathlib
 import re
-import shutil
 
 import pytest
 
 from evenprune import report
 from evenprune.wording import significant, unit_of
 from tests import audit_documents
+from tests.browsing import contrasts, page_colour
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
 TWO_MEGABYTES = 2_000_000
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-
-def browser_or_reason() -> str:
-    """What `make test` found: a path, or why there is none; without make, a Chromium on the PATH."""
-    found = pathlib.Path(__file__).parents[1] / ".venv" / "browser.txt"
-    said = found.read_text().strip() if found.exists() else ""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    if os.path.isfile(said):
-        return said
-    return next(filter(None, map(shutil.which, names)), None) or said or "no Chromium on the PATH"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = browser_or_reason()
-    if not os.path.isfile(found):
-        pytest.skip(f"no browser for the page tests: {found}")
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=found, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
@@ -285,9 +253,6 @@ def test_a_thousand_groups_are_usable(show):
 
 @pytest.mark.browser
 def test_colours_follow_the_reader_and_the_button(show):
-    def page_colour(page):
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
     document = audit_documents.document(2, verdict="pass")
     light, dark = show(document, color_scheme="light"), show(document, color_scheme="dark")
     assert page_colour(light) != page_colour(dark)
@@ -301,25 +266,7 @@ def test_colours_follow_the_reader_and_the_button(show):
 def test_words_stand_out_from_their_background(show, scheme):
     """Contrast of 4.5 or more (WCAG AA) for all words of the verdict and the table."""
     page = show(audit_documents.document(12), color_scheme=scheme)
-    ratios = page.evaluate(
-        """() => {
-          const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-          const light = (colour) => {
-            const [r, g, b] = colour.match(/[\\d.]+/g).map((v) => linear(v / 255));
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          const clear = /, 0\\)|transparent/;
-          const ground = (e) => {
-            const colour = getComputedStyle(e).backgroundColor;
-            return clear.test(colour) ? ground(e.parentElement) : colour;
-          };
-          const words = '#badge, #sentence, #facts, .lead, #table td, #table th, .legend li, .tag';
-          return [...document.querySelectorAll(words)].map((e) => {
-            const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
-            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-          });
-        }"""
-    )
+    ratios = contrasts(page, "#badge, #sentence, #facts, .lead, #table td, #table th, .legend li, .tag")
     assert min(ratios) >= 4.5
 
 

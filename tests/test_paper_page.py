@@ -14,7 +14,7 @@ import pytest
 from evenprune import paper_comparison, paper_page, paper_results, paper_text, paper_wording
 from evenprune.paper_comparison import PaperReport
 from tests import audit_documents, paper_documents
-from tests.test_page import FLAGS, browser_or_reason
+from tests.browsing import contrasts, page_colour
 
 MEGABYTE = 1_000_000
 HOSTILE = list(audit_documents.HOSTILE_NAMES)
@@ -308,18 +308,6 @@ def test_the_report_loads_no_torch(home):
 # --- in a browser ---
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = browser_or_reason()
-    if not pathlib.Path(found).is_file():
-        pytest.skip(f"no browser for the page tests: {found}")
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=found, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def show(browser, tmp_path):
     """Open a report as a page; at the end, no error was logged and nothing but the file was asked for."""
@@ -424,9 +412,6 @@ def test_at_phone_width_the_tables_fit_without_scrolling(show, everything):
 
 @pytest.mark.browser
 def test_colours_follow_the_reader_and_the_button(show, report):
-    def page_colour(page):
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
     light, dark = show(report, color_scheme="light"), show(report, color_scheme="dark")
     assert page_colour(light) != page_colour(dark)
     light.click("#theme")
@@ -438,23 +423,8 @@ def test_colours_follow_the_reader_and_the_button(show, report):
 def test_words_stand_out_from_their_background(show, report, scheme):
     """Contrast of 4.5 or more (WCAG AA), on shaded cells too."""
     page = show(report, color_scheme=scheme)
-    ratios = page.evaluate(
-        """() => {
-          const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-          const light = (colour) => {
-            const [r, g, b] = colour.match(/[\\d.]+/g).map((v) => linear(v / 255));
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          const ground = (e) => {
-            const colour = getComputedStyle(e).backgroundColor;
-            return /, 0\\)|transparent/.test(colour) ? ground(e.parentElement) : colour;
-          };
-          const words = 'h1, h2, h3, p, td, th, td b, td small, th small, .fact, .keys li, a, li, em, .tick';
-          return [...document.querySelectorAll(words)].map((e) => {
-            const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
-            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-          });
-        }"""
+    ratios = contrasts(
+        page, "h1, h2, h3, p, td, th, td b, td small, th small, .fact, .keys li, a, li, em, .tick"
     )
     assert len(ratios) > 500
     assert min(ratios) >= 4.5

@@ -78,3 +78,16 @@ def recipe(**changes: Any) -> Recipe:
     """Five epochs of five steps, two of them for pruning."""
     few: dict[str, Any] = {"epochs": 5, "pruning_epochs": 2, "batch_size": 24}
     return Recipe(**(few | {"optimizer": partial(SGD, lr=0.05, momentum=0.9)} | changes))
+
+
+class Stops:
+    """A hook that breaks the training off after an epoch, as Ctrl-C would."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def start(self, *_: Any) -> None: ...
+    def finish(self) -> None: ...
+    def epoch(self, told: list[dict[str, Any]]) -> None:
+        if told[0]["epoch"] == self.after:
+            raise KeyboardInterrupt

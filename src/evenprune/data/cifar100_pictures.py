@@ -25,6 +25,7 @@ from evenprune.data.cifar100_places import (
     names_in,
     shown,
 )
+from evenprune.data.image_decoding import pillow
 from evenprune.reading import UNREADABLE, listed, refused
 from evenprune.tally import InputProblems
 
@@ -35,7 +36,7 @@ Result = TypeVar("Result")
 
 def read(place: Place) -> Contents:
     """Everything that lies there, and all that is wrong with it."""
-    contents, image, reader = Contents(), _pillow(), _mosaics
+    contents, image, reader = Contents(), pillow(), _mosaics
     if place.form == "mosaics":
         _read_names(place.path / "meta.json", contents)
     else:
@@ -44,17 +45,6 @@ def read(place: Place) -> Contents:
         with gathering(contents.problems):
             contents.splits[split] = reader(place.path, split, image)
     return contents
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            f"The images are decoded with Pillow, which cannot be imported ({error}): "
-            "pip install 'evenprune[images]'"
-        ) from error
-    return Image
 
 
 def _decoded(image: Any, source: Any, form: str, where: str) -> Pixels:
