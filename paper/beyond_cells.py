@@ -1,4 +1,4 @@
-"""The runs of the study on unseen data, as values; and which dual step of a method counts, by held-out data."""
+"""The runs of the study on unseen data, as values; which dual step of a method counts, by held-out data."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,13 +32,15 @@ class Cell:
     dual_lr: float | None = None
     buffer: int | None = None  # length of the rings
     refresh: int | None = None  # steps between passes over the held-out samples
-    heldout: int = 50  # samples of a class that the dense model was not trained on
+    heldout_per_class: int = 50  # samples of a class that the dense model was not trained on
     heldout_used: int | None = None  # of them, how many a group are looked at; None: all
     epochs: int = 60
 
 
 IDENTITY = tuple(field.name for field in fields(Cell))
-SETTING = tuple(name for name in IDENTITY if name not in ("seed", "dual_lr"))  # one dual step is chosen in each
+SETTING = tuple(
+    name for name in IDENTITY if name not in ("seed", "dual_lr")
+)  # one dual step is chosen in each
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,16 @@ class Grid:
     el_steps: Sequence[float] = EL_STEPS
     buffer: int = BUFFER
     refresh: int = REFRESH
-    heldout: int = 50
+    heldout_per_class: int = 50
     heldout_used: int | None = None
     epochs: int = 60
 
 
 def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment: bool) -> list[Cell]:
     """Method by method, dual step by dual step, seed by seed."""
-    problems = [f"there is no method {name!r}; there are {', '.join(KINDS)}" for name in names if name not in KINDS]
+    problems = [
+        f"there is no method {name!r}; there are {', '.join(KINDS)}" for name in names if name not in KINDS
+    ]
     if "all pairs" in names and grid.groups != "superclass":
         problems.append("all pairs are for superclasses: 100 classes would be 9,900 constraints")
     if problems:
@@ -120,7 +124,9 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
     found = []
     for name in names:
         kind = KINDS[name]
-        steps: Sequence[float | None] = {"none": (None,), "usual": grid.steps, "el": grid.el_steps}[kind.steps]
+        steps: Sequence[float | None] = {"none": (None,), "usual": grid.steps, "el": grid.el_steps}[
+            kind.steps
+        ]
         tolerances = {"pairs": grid.pair_tolerance, "loss": grid.loss_tolerance, "none": None}
         found += [
             Cell(
@@ -133,7 +139,7 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
                 dual_lr=step,
                 buffer=grid.buffer if kind.rings else None,
                 refresh=grid.refresh if kind.passes else None,
-                heldout=grid.heldout,
+                heldout_per_class=grid.heldout_per_class,
                 heldout_used=grid.heldout_used,
                 epochs=grid.epochs,
             )

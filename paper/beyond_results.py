@@ -2,7 +2,7 @@
 
 beyond.json          {"runs": [one entry per cell], "dense": [one entry per number of held-out samples]}
 beyond_correct.json  {"runs": [{the cell, "dense": its place in the list, "correct": bits}], "dense": [bits],
-                      "samples": N, "groups": {"superclass": ids as bytes}}; all in base64, one bit or byte a sample
+                      "samples": N, "groups": {"superclass": ids as bytes}}; base64, one bit or byte a sample
 """
 
 import base64
@@ -42,7 +42,7 @@ RULES: dict[str, results_file.Rule] = {
     "versions": VERSIONS,
 }
 DENSE_RULES: dict[str, results_file.Rule] = {
-    "heldout": WHOLE,
+    "heldout_per_class": WHOLE,
     "weights": TEXT,
     "sha256": TEXT,
     "training_images": TEXT,
@@ -91,10 +91,16 @@ def _arithmetic_problems(run: Mapping[str, Any]) -> list[str]:
 
 
 def order(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = ("augment", "heldout", "heldout_used", "epochs")
+    names = ("augment", "heldout_per_class", "heldout_used", "epochs")
     settings = tuple(run.get(name) or 0 for name in names)
     last = tuple(run.get(name) or 0 for name in ("tolerance", "buffer", "refresh", "dual_lr", "seed"))
-    return (run.get("groups", ""), run.get("sparsity") or 0, *settings, METHODS.get(run.get("method", ""), 99), *last)
+    return (
+        run.get("groups", ""),
+        run.get("sparsity") or 0,
+        *settings,
+        METHODS.get(run.get("method", ""), 99),
+        *last,
+    )
 
 
 def read(path: Path) -> Document:
@@ -115,14 +121,17 @@ def set_dense(path: Path, dense: Mapping[str, Any]) -> None:
     """The one dense model of all runs with that many samples held out."""
 
     def edit(document: Document) -> None:
-        others = [model for model in document.get("dense", []) if model["heldout"] != dense["heldout"]]
-        document["dense"] = sorted([*others, dense], key=lambda model: int(model["heldout"]))
+        others = [
+            m for m in document.get("dense", []) if m["heldout_per_class"] != dense["heldout_per_class"]
+        ]
+        document["dense"] = sorted([*others, dense], key=lambda model: int(model["heldout_per_class"]))
 
     results_file.change(path, edit, check=problems, order=order)
 
 
-def dense_of(document: Document, heldout: int) -> Mapping[str, Any] | None:
-    return next((model for model in document.get("dense", []) if model["heldout"] == heldout), None)
+def dense_of(document: Document, per_class: int) -> Mapping[str, Any] | None:
+    models = document.get("dense", [])
+    return next((model for model in models if model["heldout_per_class"] == per_class), None)
 
 
 # --- right and wrong ---
@@ -135,7 +144,9 @@ def correct_path(results: Path) -> Path:
 def correct_problems(document: Any) -> list[str]:
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
         return ['it must be {"runs": [ … ], … }']
-    told = [run for run in document["runs"] if not (isinstance(run, dict) and isinstance(run.get("correct"), str))]
+    told = [
+        run for run in document["runs"] if not (isinstance(run, dict) and isinstance(run.get("correct"), str))
+    ]
     return [f"{len(told)} runs have no answers"] if told else []
 
 
@@ -153,9 +164,9 @@ def add_correct(path: Path, start: Start, name: str, answers: Mapping[Cell, Any]
         if dense not in models:
             models.append(dense)
         place = models.index(dense)
-        known = {key_of(run) for run in document["runs"]}
         new = [{**asdict(cell), "dense": place, "correct": packed(right)} for cell, right in answers.items()]
-        document["runs"] += [run for run in new if key_of(run) not in known]
+        again = {key_of(run) for run in new}  # of a training whose rows were not written before a kill
+        document["runs"] = [run for run in document["runs"] if key_of(run) not in again] + new
 
     results_file.change(path, edit, check=correct_problems, order=order)
 

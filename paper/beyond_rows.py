@@ -1,4 +1,4 @@
-"""From trained runs to rows of results/beyond.json, and to the right and wrong answers of each audit sample."""
+"""From trained runs to rows of results/beyond.json, and to right and wrong answers on each audit sample."""
 
 import base64
 import time
@@ -64,9 +64,7 @@ def standard_error(counts: Mapping[str, Sequence[int]]) -> float | None:
 # --- what is constrained, and the multipliers ---
 
 
-def constrained(
-    method: Method, dense: Predictions, sparse: Predictions, groups: int
-) -> float | None:
+def constrained(method: Method, dense: Predictions, sparse: Predictions, groups: int) -> float | None:
     """The left side of the method's worst constraint on a split: to be at most its tolerance."""
     if method.rows in ("none", "dro"):
         return None
@@ -147,17 +145,21 @@ def trained_row(
 def bias_row(
     start: Start, cell: Cell, fitted: Fitted, where: Where, recipe: Recipe, shared: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Predictions]]:
-    """A class bias fitted to a finished run on the held-out split; the run's seconds, and those of the fit."""
+    """A class bias fitted to a finished run on the held-out split; seconds: the run's and the fit's."""
     assert cell.tolerance is not None
     began = time.perf_counter()
     precision = recipe.on(where.device).precision
     splits = start.data.evaluate
     model = fitted.model.to(where.device)
-    logits = {n: logits_of(model, s, where.device, recipe.evaluate_batch, precision) for n, s in splits.items()}
+    logits = {
+        n: logits_of(model, s, where.device, recipe.evaluate_batch, precision) for n, s in splits.items()
+    }
     model.cpu()
     held = splits["heldout"]
     same = all(bool((s.labels == s.groups).all()) for s in splits.values())
-    units = None if same else class_bias.units_of(held.labels, held.groups, classes=logits["heldout"].shape[1])
+    units = (
+        None if same else class_bias.units_of(held.labels, held.groups, classes=logits["heldout"].shape[1])
+    )
     found = class_bias.fit(
         logits["heldout"],
         held.labels,
@@ -169,7 +171,7 @@ def bias_row(
     answers = {name: _answers(splits[name], logits[name], found) for name in SPLITS}
     spent = time.perf_counter() - began
     own = {
-        **{name: None for name in ("multiplier_sum", "multipliers", "constraint")},
+        **dict.fromkeys(("multiplier_sum", "multipliers", "constraint")),
         "negative_weights": 0,
         "kept_epoch": fitted.kept_epoch,
         **shared,

@@ -1,4 +1,4 @@
-"""Three splits: to train on, held out, and to audit on. The draw follows the images, not their order in a file.
+"""Three splits: to train on, held out, and to audit on. The draw follows the images, not their order.
 
 Every image has a rank within its class by the SHA-256 of its pixels and a seed. So the same images are held
 out wherever and in whatever order they are stored, and few held-out samples are a part of many.
@@ -43,9 +43,7 @@ def ranks(keys: Sequence[str], within: Tensor) -> IntArray:
 def take(split: Split, places: IntArray) -> Split:
     """Some samples of a split, in the order given."""
     index = torch.from_numpy(places)
-    return replace(
-        split, inputs=split.inputs[index], labels=split.labels[index], groups=split.groups[index]
-    )
+    return replace(split, inputs=split.inputs[index], labels=split.labels[index], groups=split.groups[index])
 
 
 def three_splits(
