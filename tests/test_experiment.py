@@ -32,7 +32,7 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "optimizer": "adamw", "schedule": "cosine", "clip_norm": 1.0, "precision": "bfloat16",
         "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
         "table": "t.csv", "label": "y", "path": "file", "split": "fold", "classes": ("a",), "test_share": 0.3,
-        "image_size": 64, "corrupt": "skip",
+        "image_size": 64, "corrupt": "skip", "numeric": ("age",), "categorical": ("age",), "ignore": ("age",),
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
     assert set(changes) | {"device", "out", "cache"} == {f.name for f in fields(Experiment)}

@@ -197,6 +197,11 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / IMAGES / "train" / "7.jpg").write_bytes(b"no picture")
     assert any("1 of 42 images cannot be read" in text and "7.jpg" in text for text in problems(tmp_path))
     assert any("cannot be read" in text for text in problems(tmp_path, image_size=6))
+    (tmp_path / IMAGES / "val" / "3.jpg").write_bytes(b"no picture")
+    train, val = problems(tmp_path)
+    assert "7.jpg" in train
+    assert "3.jpg" in val
+    assert "skip" not in train + val  # this loader cannot
 
 
 def test_tables_that_are_not_there_or_are_no_tables_are_refused(tmp_path: Path) -> None:

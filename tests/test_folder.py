@@ -193,6 +193,73 @@ def test_class_folders_that_are_none(tmp_path):
     assert "one class only" in said
 
 
+def class_tree(place: Path, part: str = "", classes: tuple[str, ...] = LABELS, count: int = 3) -> None:
+    for label, name in enumerate(classes):
+        (place / part / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            picture(label, len(part) * 100 + i).save(place / part / name / f"{i}.png")
+
+
+def test_neighbours_of_train_and_test_do_not_make_classes_of_them(tmp_path):
+    class_tree(tmp_path, "train")
+    class_tree(tmp_path, "test")
+    (tmp_path / "__MACOSX" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "train" / "cat" / "._0.png").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):  # the second time, the cache is a neighbour too
+        loaded = folder.load(tmp_path, groups="label", cache=tmp_path / "runs" / "image-cache")
+        assert loaded.classes == LABELS
+        assert {name: len(labels) for name, (_, labels, _) in loaded.items()} == {"train": 9, "test": 9}
+    class_tree(tmp_path, "extra", classes=("cat",))
+    said = problems(folder.load, tmp_path, groups="label")
+    assert "3 images lie beside them, in 'extra': move them into a split" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_classes_may_be_called_like_splits(tmp_path):
+    class_tree(tmp_path, classes=("test", "train", "other"))
+    assert folder.load(tmp_path, groups="label").classes == ("other", "test", "train")
+
+
+def test_one_file_in_two_splits_by_a_link(tmp_path):
+    class_tree(tmp_path, "train")
+    class_tree(tmp_path, "test")
+    (tmp_path / "test" / "cat" / "link.png").symlink_to(tmp_path / "train" / "cat" / "1.png")
+    said = problems(folder.load, tmp_path, groups="label")
+    assert said.endswith(
+        "one file is there more than once, by links: 'test/cat/link.png' = 'train/cat/1.png'"
+    )
+
+
+def test_class_folders_that_are_links(tmp_path):
+    class_tree(tmp_path / "store", "train")
+    class_tree(tmp_path / "store", "test")
+    for part in ("train", "test"):
+        (tmp_path / "tree" / part).mkdir(parents=True)
+        for name in LABELS:
+            (tmp_path / "tree" / part / name).symlink_to(tmp_path / "store" / part / name)
+    assert len(folder.load(tmp_path / "tree", groups="label")["train"][1]) == 9
+    (tmp_path / "tree" / "test" / "cat").unlink()
+    (tmp_path / "tree" / "test" / "cat").symlink_to(tmp_path / "store" / "train" / "cat")
+    assert "3 files are there more than once" in problems(folder.load, tmp_path / "tree", groups="label")
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_equal_files_in_two_splits_are_noted(tmp_path, cached):
+    class_tree(tmp_path / "a", "train")
+    class_tree(tmp_path / "a", "test")
+    cache = tmp_path / "c" if cached else None
+    assert folder.load(tmp_path / "a", groups="label", cache=cache).notes == ()
+    (tmp_path / "a/train/cat/copy.png").write_bytes((tmp_path / "a/train/cat/0.png").read_bytes())
+    (tmp_path / "a/train/cat/bad.png").write_bytes(b"junk")
+    (tmp_path / "a/test/dog/bad.png").write_bytes(b"junk")
+    (tmp_path / "a/test/dog/same.png").write_bytes((tmp_path / "a/train/cat/2.png").read_bytes())
+    for _ in range(2):
+        (note,) = folder.load(tmp_path / "a", groups="label", cache=cache, corrupt="skip").notes
+        assert note.startswith("one image is in several splits")
+        assert note.endswith(": 'train/cat/2.png' = 'test/dog/same.png'.")
+
+
 # --- labels ---
 
 
@@ -209,6 +276,9 @@ def test_labels_become_class_ids():
     assert numbered([0.0, 1.0, 1.0])[0] == [0, 1, 1]
     assert numbered([True, False]) == ([1, 0], ("false", "true"), [])
     assert numbered(["01", "1"])[1] == ("01", "1")
+    assert numbered(["0.0", "10.0", "2.0"]) == numbered([0.0, 10.0, 2.0])  # as a CSV and a Parquet have them
+    assert numbered(["0.0", "10.0", "2.0"])[0] == [0, 10, 2]
+    assert numbered(["0.5", "1.0"])[1] == ("0.5", "1.0")
     assert numbered(["m", "f"], classes=["m", "f"]) == ([0, 1], ("m", "f"), [])
     assert numbered([1, 2], classes=["2", "1"]) == ([1, 0], ("2", "1"), [])
     assert numbered([1, 0], known=["m", "f", "x"]) == ([1, 0], ("m", "f", "x"), [])
@@ -242,7 +312,100 @@ def test_texts_are_numbered_in_sorted_order_and_can_be_read_back(texts):
     assert [classes[i] for i in ids] == texts
 
 
+def test_attributes_below_zero_are_not_missing(images, tmp_path):
+    table = rows() | {"smiling": [(-1, 1)[i // 3 % 2] for i in range(60)]}
+    for ending in ("csv", "parquet"):
+        loaded = folder.load(images, written(table, tmp_path / f"t.{ending}"), groups="smiling")
+        assert set(loaded["train"][2]["smiling"].tolist()) == {"-1", "1"}
+    assert class_labels.column(["1.0", "0.0", None]).tolist() == ["1", "0", None]
+    assert class_labels.column(["1.0", "0.0"]).tolist() == [1, 0]
+    arrays = folder.from_arrays(
+        np.zeros((8, 2, 2, 3), np.uint8), np.arange(8) % 2, {"g": [-1, -1, 0, 0, 1, 1, 0, 0]}
+    )
+    values = {value for _, _, columns in arrays.values() for value in columns["g"].tolist()}
+    assert values == {None, "0", "1"}  # there, as in prune(), −1 is a missing value
+
+
+def test_training_samples_of_one_class_and_classes_never_trained(images, tmp_path):
+    table = rows()
+    table["label"] = ["cat" if split == "train" else label for split, label in zip(
+        table["split"], table["label"], strict=True)]  # fmt: skip
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert "there is one class only in split 'train': every label is 'cat'" in said
+    assert "split 'test' has classes 'dog', 'eel', of which there is no sample in split 'train'" in said
+    assert "split 'validation' has classes 'dog', 'eel'" in said
+    assert len(said.splitlines()) == 3
+
+
+def test_a_class_whose_images_all_are_skipped(images, tmp_path):
+    table = rows()
+    for i, split in enumerate(table["split"]):
+        if split == "train" and i % 3 == 2:
+            (images / table["path"][i]).write_bytes(b"junk")
+    written(table, tmp_path / "t.csv")
+    said = problems(folder.load, images, tmp_path / "t.csv", groups="race", corrupt="skip")
+    assert "split 'test' has class 'eel', of which there is no sample in split 'train', after 10 that" in said
+    assert "one class only" not in said
+    for i, split in enumerate(table["split"]):
+        if split == "train" and i % 3 == 1:
+            (images / table["path"][i]).write_bytes(b"junk")
+    said = problems(folder.load, images, tmp_path / "t.csv", groups="race", corrupt="skip")
+    assert "one class only in split 'train': every label is 'cat', after 20 that cannot be read" in said
+
+
 # --- bad input ---
+
+
+def test_the_same_file_by_another_name(images, tmp_path):
+    table = rows()
+    (images / "link.png").symlink_to(images / table["path"][0])
+    (images / "folder").symlink_to(images / "part1")
+    table["path"][6] = "link.png"
+    table["path"][7] = str(images / table["path"][1])
+    table["path"][8] = "folder/../part0/002.png"
+    table["path"][9] = "folder/003.png"
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert "the table names 4 images more than once: 'part0/000.png' = 'link.png', 'part1/001.png', " in said
+    assert "'part1/003.png' = 'folder/003.png'" in said
+
+
+def test_files_that_are_lost_leave_no_split_or_class_empty(images, tmp_path):
+    table = rows()
+    for i, split in enumerate(table["split"]):
+        if split == "Test":
+            table["path"][i] = table["path"][i % 3]
+        elif split == "train" and i % 3 == 1 and i > 2:
+            table["path"][i] = f"nowhere/{i}.png"
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert "9 of 60 files are missing" in said
+    assert "the table names 3 images more than once" in said
+    assert len(said.splitlines()) == 2
+
+
+def test_impossible_names_are_missing_files(images, tmp_path):
+    table = rows()
+    table["path"][0], table["path"][1], table["path"][2] = "x" * 300 + ".png", "a\0.png", "."
+    table["split"][3] = "holdout"
+    said = problems(folder.load, images, written(table, tmp_path / "t.parquet"), groups=["race", "rase"])
+    assert "3 of 60 files are missing: 'xxx" in said
+    assert "(File name too long)" in said
+    assert "has no column 'rase'" in said
+    assert "split holds 'holdout'" in said
+
+
+def test_missing_files_are_samples_nevertheless(images, tmp_path):
+    table = rows() | {"path": [f"nowhere/{i}.png" for i in range(60)]}
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert "60 of 60 files are missing: 'nowhere/0.png', " in said
+    assert "… and 55 more" in said
+    assert "holds no samples" not in said
+
+
+def test_another_word_for_corrupt(images, tmp_path):
+    table = written(rows(), tmp_path / "t.csv")
+    said = problems(folder.load, images, table, groups="race", corrupt="skp", image_size=0)
+    assert "corrupt is 'skp'; it must be 'refuse' or 'skip'" in said
+    assert "0 pixels" in said
 
 
 def test_everything_bad_comes_in_one_error(images, tmp_path):
@@ -365,7 +528,7 @@ def test_arrays_in_any_order_of_axes():
     grey = folder.from_arrays(bytes_[..., 0], labels, {"race": race})
     assert grey["train"][0].shape == (32, 3, 5, 6)
     numbers = folder.from_arrays(
-        np.ones((40, 7), np.float32), labels, {"race": race}, split=["train", "test"] * 20
+        np.ones((40, 7), np.float32), labels, {"race": race}, split=["train", "train", "test", "test"] * 10
     )
     assert numbers["test"][0].shape == (20, 7)
     assert "labels 3" in problems(folder.from_arrays, bytes_, labels[:3], {"race": race})

@@ -323,6 +323,43 @@ def test_unequal_sizes_are_counted_and_nothing_is_cached(tmp_path):
     assert decode(paths, size=10).images.shape == (10, 3, 10, 10)
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_unequal_sizes_are_told_before_all_is_decoded(tmp_path, monkeypatch, cached):
+    paths = files(tmp_path / "a", 50) + files(tmp_path / "b", 30, width=20)
+    decoded, pixels = [], image_decoding.pixels
+    monkeypatch.setattr(image_decoding, "pixels", lambda *given: decoded.append(0) or pixels(*given))
+    with pytest.raises(InputProblems, match=r"2 different sizes: 12×12 \(50, .* 20×12 \(30, "):
+        decode(paths, size=None, cache=tmp_path / "c" if cached else None)
+    assert len(decoded) == 2
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF"])
+def test_headers_refuse_no_images_that_are_of_one_size(form):
+    exif = Image.Exif()
+    exif[image_decoding.ORIENTATION] = 6
+    turned, upright = encoded(picture(1, 9, 7), form, exif=exif), encoded(picture(2, 7, 9), form)
+    damaged = encoded(picture(3, 40, 40), "PNG")[:-60]  # its header is sound, and of another size
+    data = [turned, upright, damaged]
+    decoded = decode_encoded(
+        data.__getitem__, ["a", "b", "c"], keys=["a", "b", "c"], size=None, corrupt="skip"
+    )
+    assert decoded.images.shape == (2, 3, 9, 7)
+    assert [name for name, _ in decoded.skipped] == ["c"]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_files_that_are_the_same_are_twins(tmp_path, cached):
+    paths = files(tmp_path / "a", 5)
+    paths[3].write_bytes(paths[1].read_bytes())
+    for _ in range(2):
+        assert decode(paths, size=6, cache=tmp_path / "c" if cached else None).twins == [[1, 3]]
+
+
+def test_another_word_for_corrupt_is_refused(tmp_path):
+    with pytest.raises(InputProblems, match="corrupt is 'refused'; it must be 'refuse' or 'skip'"):
+        decode(files(tmp_path, 2), size=None, corrupt="refused")
+
+
 def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "bomb.png"
     path.write_bytes(encoded(Image.new("1", (400, 400))))

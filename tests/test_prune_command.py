@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evenprune import architectures
+from evenprune import architectures, data_source
+from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN
 from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
@@ -161,7 +163,9 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"weights": "other.safetensors"}, ["do not fit the model", "Missing key"]),
     ({"device": "gpu"}, ["device 'gpu' cannot be used"]),
     ({"out": "model.py"}, ["model.py"]),
-    ({"k": 9999}, ["a ring of 9999 cannot fill"]),
+    ({"k": 9999}, ["a ring of 9999 cannot fill", "lower --k, or use --method ceag:estimator=table"]),
+    ({"batch_size": 9999}, ["fewer than one batch of 9999. Lower --batch-size to 150 or less"]),
+    ({"data": "digits"}, ["data 'digits': No such file or folder", "evenprune run digits"]),
     ({"model": "nowhere.py:f", "data": "all.npz"}, ["2 problems", "nowhere.py", "'split'"]),
 ]
 
@@ -199,6 +203,17 @@ def test_the_test_samples_may_be_a_file_of_their_own(place: Path, at_home: dict[
     sizes = result.document()["samples"]
     assert sum(sizes["train"]) == sum(sizes["test"]) > 200
     assert f"Page: {place}" in report(result, folder)
+
+
+def test_a_path_by_the_name_of_a_built_in_experiment_is_the_users_own(
+    place: Path, at_home: dict[str, Any]
+) -> None:
+    (place / "digits").mkdir()
+    try:
+        with pytest.raises(InputProblems, match="'digits' has no images"):
+            conducted(PruneFlags(**at_home | {"data": "digits"}))
+    finally:
+        (place / "digits").rmdir()
 
 
 def test_the_strictest_audit_of_all_runs_is_the_verdict(at_home: dict[str, Any]) -> None:
@@ -293,8 +308,22 @@ def test_unreadable_images_are_refused_or_skipped(at_photos: dict[str, Any], pho
         conducted(PruneFlags(**at_photos | {"table": "gone.csv", "model": "nowhere.py:f"}))
     for part in ("1 of 362 files are missing", "1 of 361 images cannot be read", "no file nowhere.py"):
         assert part in str(caught.value)
-    _, _, notes = conducted(PruneFlags(**at_photos | {"table": "broken.csv", "corrupt": "skip"}))
-    assert [note for note in notes if "one image could not be read, and is left out: " in note]
+    result, _, notes = conducted(PruneFlags(**at_photos | {"table": "broken.csv", "corrupt": "skip"}))
+    said = "one image could not be read, and is left out: "
+    assert [note for note in notes if said in note and "broken.jpg" in note]
+    assert [note for note in result.worst.notes if said in note and "broken.jpg" in note]
+
+
+def test_notes_on_the_data_come_before_the_training(at_photos: dict[str, Any], photo_place: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(InputProblems, match="device 'gpu' cannot be used"):
+        conducted(PruneFlags(**at_photos | {"device": "gpu"}), told.append)
+    assert [note for note in told if "0 no, 1 yes" in note]
+    given = {"--weights": "weights", "--data": "data", "--table": "table", "--label": "label"}
+    flags = [part for flag, name in given.items() for part in (flag, at_photos[name])]
+    more = ["--groups", "race", "--image-size", 24, "--tolerance", 0.5, "--device", "gpu"]
+    done = run("prune", "small_cnn", *flags, *more, cwd=photo_place)
+    refused(done, "evenprune: note: the labels were numbered in sorted order: 0 no, 1 yes", "device 'gpu'")
 
 
 def test_a_folder_per_class_and_a_saved_data_set(at_photos: dict[str, Any], photo_place: Path) -> None:
@@ -329,6 +358,41 @@ def test_a_table_goes_the_same_way(at_photos: dict[str, Any], photo_place: Path)
     flags |= {"data": "people.csv", "model": "mlp", "weights": "mlp.safetensors", "groups": ["race"]}
     result, _, _ = conducted(PruneFlags(**flags))
     assert sum(result.document()["samples"]["test"]) == 60
+    result, _, notes = conducted(PruneFlags(**flags | {"classes": ["1,0"], "out": "runs/turned"}))
+    assert not [note for note in notes if "sorted order" in note]
+
+
+def test_notes_of_the_reader_are_told(at_home: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = labelled.Loaded({}, classes=(), counted=False, skipped=[])
+    read.notes = ("two files are the same",)
+    monkeypatch.setitem(data_source.READERS, "npz", lambda _: read)
+    with pytest.warns(UserWarning, match="two files are the same"):
+        data_source.load(experiment_of(PruneFlags(**at_home)))
+
+
+def test_the_inputs_of_a_table_are_chosen_by_flags(at_photos: dict[str, Any], photo_place: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 600)
+    table = {"size": rng.normal(y), "kind": y, "label": np.where(y == 1, "yes", "no").tolist()}
+    table |= {"name": [f"p{i}" for i in range(600)], "race": rng.choice(["A", "B"], 600)}
+    pl.DataFrame(table).write_csv(photo_place / "named.csv")
+    base = {"data": "named.csv", "model": "mlp", "groups": ("race",), "label": "label", "tolerance": 0.1}
+    wanted = experiment_of(PruneFlags(**base))
+    with pytest.raises(InputProblems, match=r"leave it out: ignore=\['name'\] \(--ignore 'name'\)"):
+        data_source.load(wanted)
+
+    def features(**flags: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            loaded: Any = data_source.load(experiment_of(PruneFlags(**base | flags)))
+        return loaded.description.features, loaded.classes
+
+    assert features(ignore=["name"]) == (("size", "kind"), ("no", "yes"))
+    assert features(ignore=["name,kind"]) == (("size",), ("no", "yes"))
+    chosen = {"numeric": ["size"], "categorical": ["kind"], "classes": ["yes,no"]}
+    assert features(**chosen) == (("size", "kind=0", "kind=1"), ("yes", "no"))
+    with pytest.raises(InputProblems, match="--ignore is for a table"):
+        data_source.load(experiment_of(PruneFlags(**at_photos | {"ignore": ["name"]})))
 
 
 BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [

@@ -96,6 +96,14 @@ def test_listed_columns_alone_are_inputs_and_a_group_may_be_one(tmp_path: Path) 
     assert load(tmp_path, ROWS, numeric=["income"], categorical=[]).description.features == ("income",)
 
 
+def test_columns_are_ignored_and_classes_ordered_as_asked(tmp_path: Path) -> None:
+    data = load(tmp_path, ROWS, ignore=["job", "member"], classes=["yes", "no"])
+    assert data.description.features == ("age", "age (missing)", "income")
+    assert data.classes == data.description.classes == ("yes", "no")
+    assert not data.counted
+    assert data["train"][1].tolist() == [0, 1, 0, 1, 0, 1]
+
+
 def test_groups_and_the_label_are_no_inputs_unless_listed(tmp_path: Path) -> None:
     data = load(tmp_path, ROWS, groups=["sex", "job"])
     assert not any("sex" in f or "job" in f or "result" in f for f in data.description.features)
@@ -158,6 +166,10 @@ def problems(folder: Path, rows: dict[str, list[Any]], form: str = "csv", **told
         ({}, {"numeric": ["age", "result"]}, "column 'result' is the label, and cannot be an input"),
         ({}, {"numeric": ["age"], "categorical": ["split"]}, "column 'split' is the split, and cannot"),
         ({}, {"numeric": [], "categorical": []}, "no inputs are listed"),
+        ({}, {"ignore": ["jobs"]}, "has no column 'jobs' (did you mean 'job'?)"),
+        ({}, {"numeric": ["age"], "ignore": ["age"]}, "'age' is listed as an input, and to be ignored"),
+        ({}, {"ignore": ["age", "income", "job", "member"]}, "has no column left for inputs"),
+        ({}, {"classes": ["yes", "maybe"]}, "there are labels 'no', which classes does not name"),
         ({}, {"numeric": ["job"]}, "7 of 8 values are no numbers, such as 'clerk', 'smith', 'baker'"),
         ({"age": [1, 2, 3, 4, 5, float("inf"), 7, 8]}, {}, "1 infinite values, the first in row 6"),
         ({"result": ["yes"] * 8}, {}, "one class only"),
@@ -197,6 +209,7 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
     assert "column 'street'" in found
     assert "holds 501 categories, such as '0 High Street'" in found
     assert "at most 500 can be inputs" in found
+    assert "ignore=['street'] (--ignore 'street')" in found
 
 
 def test_a_group_with_a_value_of_its_own_for_every_row_is_refused(tmp_path: Path) -> None:

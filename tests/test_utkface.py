@@ -286,6 +286,16 @@ def test_damaged_images_are_listed_together(tmp_path: Path) -> None:
     assert problems(tmp_path, image_size=8)
 
 
+def test_damaged_images_of_both_splits_are_told_at_once(tmp_path: Path) -> None:
+    jpg_folder(tmp_path, names(10))
+    for name in names(10):
+        (tmp_path / name).write_bytes(b"no picture")
+    train, test = problems(tmp_path)
+    for text in (train, test):
+        assert "images cannot be read" in text
+        assert "skip" not in text  # this loader cannot
+
+
 def test_unequal_images_need_a_size(tmp_path: Path) -> None:
     jpg_folder(tmp_path, names(10))
     jpg_folder(tmp_path, expected_in(names(10))[:1], side=20)

@@ -166,13 +166,15 @@ def _data_get(flags: GetFlags) -> None:
     say(data_command.report(done))
 
 
+def _note(text: str) -> None:
+    print(f"evenprune: note: {text}", file=sys.stderr, flush=True)
+
+
 def _conduct(flags: Any) -> NoReturn:
     try:
-        result, folder, notes = prune_command.conducted(flags)
+        result, folder, _ = prune_command.conducted(flags, tell=_note)
     except InputProblems as error:
         refuse(error.problems)
-    for note in notes:
-        print(f"evenprune: note: {note}", file=sys.stderr)
     say(prune_command.report(result, folder))
     sys.exit(audit_command.exit_code(result.verdict, None))
 

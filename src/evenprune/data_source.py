@@ -1,13 +1,14 @@
 """The data of the command line: what lies at the path decides how it is read, and which flags count."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evenprune.data.arrays import Samples
-from evenprune.experiment import Experiment
+from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.formats import SUFFIXES
+from evenprune.groups import Column
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
@@ -24,7 +25,10 @@ FLAGS = {  # those that not every kind of data has
     "path": ("images", "saved"),
     "split": ("images", "table"),
     "label": ("images", "saved", "table"),
-    "classes": ("images", "saved"),
+    "classes": ("images", "saved", "table"),
+    "numeric": ("table",),
+    "categorical": ("table",),
+    "ignore": ("table",),
     "test_share": ("images", "saved", "table"),
     "image_size": ("images", "saved"),
     "corrupt": ("images", "saved"),
@@ -45,7 +49,8 @@ def kind_of(path: str) -> str:
 def load(wanted: Experiment) -> Mapping[str, Samples]:
     """The splits by name; notes on what was left out or numbered here are warnings."""
     if not Path(wanted.data).exists():
-        raise InputProblems([f"data {quoted(wanted.data, 300)}: No such file or folder"])
+        own = f"; the built-in experiment is: evenprune run {wanted.data}" if wanted.data in BUILT_IN else ""
+        raise InputProblems([f"data {quoted(wanted.data, 300)}: No such file or folder{own}"])
     kind = kind_of(wanted.data)
     problems = _out_of_place(wanted, kind)
     try:
@@ -56,6 +61,7 @@ def load(wanted: Experiment) -> Mapping[str, Samples]:
         raise InputProblems(problems)
     for note in _notes(splits, kind):
         warnings.warn(note, stacklevel=2)
+    _remember(splits)
     return splits
 
 
@@ -78,7 +84,8 @@ def _out_of_place(wanted: Experiment, kind: str) -> list[str]:
 
 def _notes(splits: Any, kind: str) -> list[str]:
     classes, skipped = getattr(splits, "classes", ()), getattr(splits, "skipped", [])
-    notes = list(getattr(getattr(splits, "description", None), "notes", ()))
+    described = getattr(getattr(splits, "description", None), "notes", ())
+    notes = [*getattr(splits, "notes", ()), *described]
     if getattr(splits, "counted", False):
         order = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:10]))
         more = f" … and {len(classes) - 10:,} more" if len(classes) > 10 else ""
@@ -87,11 +94,22 @@ def _notes(splits: Any, kind: str) -> list[str]:
             f"the labels were numbered in sorted order: {order}{more}. The model's outputs must be in this "
             f"order{advice if kind in FLAGS['classes'] else ''}"
         )
-    if skipped:
-        told = listed([name for name, _ in skipped], 5)
-        many = f"{len(skipped):,} images" if len(skipped) > 1 else "one image"
-        notes.append(f"{many} could not be read, and {'are' if len(skipped) > 1 else 'is'} left out: {told}")
-    return notes
+    return notes + ([_left_out(skipped)] if skipped else [])
+
+
+def _left_out(skipped: Sequence[tuple[str, str]]) -> str:
+    told = listed([name for name, _ in skipped], 5)
+    many = f"{len(skipped):,} images" if len(skipped) > 1 else "one image"
+    return f"{many} could not be read, and {'are' if len(skipped) > 1 else 'is'} left out: {told}"
+
+
+def _remember(splits: Any) -> None:
+    """Images that were left out are told in the audits too: the columns of the groups carry the note."""
+    skipped = getattr(splits, "skipped", [])
+    for _, _, columns in splits.values() if skipped else ():
+        for name, values in columns.items():
+            columns[name] = values.view(Column)
+            columns[name].notes = (*values.view(Column).notes, f"Of all splits, {_left_out(skipped)}.")
 
 
 def _npz(wanted: Experiment) -> Mapping[str, Samples]:
@@ -139,6 +157,10 @@ def _table(wanted: Experiment) -> Mapping[str, Samples]:
         groups=wanted.groups,
         split=wanted.split,
         test_share=wanted.test_share,
+        numeric=wanted.numeric or None,
+        categorical=wanted.categorical or None,
+        ignore=wanted.ignore,
+        classes=wanted.classes or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import Field, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # What prune reads its data by; a built-in experiment has data of its own.
 OF_DATA = (
-    "test", "table", "label", "path", "split", "classes", "test_share", "image_size", "corrupt", "cache",
+    "test", "table", "label", "path", "split", "classes", "numeric", "categorical", "ignore", "test_share",
+    "image_size", "corrupt", "cache",
 )  # fmt: skip
 
 
@@ -84,12 +85,18 @@ def experiment_of(flags: Any) -> Experiment:
 
 
 def _value(name: str, value: Any) -> Any:
-    if name in ("groups", "classes") and len(value) == 1:
+    if name in ("groups", "classes", "numeric", "categorical", "ignore") and len(value) == 1:
         return tuple(part.strip() for part in value[0].split(",") if part.strip())
     return parse_seeds(value) if name == "seeds" else tuple(value) if isinstance(value, list) else value
 
 
 # --- work ---
+
+# What messages of the library say, as a user of the command line has it.
+AS_FLAGS = {
+    "recipe.batch_size": "--batch-size",
+    "lower k, or use the table estimator": "lower --k, or use --method ceag:estimator=table",
+}
 
 
 @contextlib.contextmanager
@@ -100,19 +107,45 @@ def _refusing() -> Iterator[None]:
 
     try:
         yield
+    except InputProblems as error:
+        raise InputProblems([_in_flags(problem) for problem in error.problems]) from error
     except (CheckpointError, DifferentExperiment, NotFinite, OSError, ImportError) as error:
         raise InputProblems([str(error)]) from error
 
 
-def conducted(flags: Any) -> tuple["Result", Path, list[str]]:
-    """Prune as the flags say and write the results: the result, its folder, and the warnings on the way."""
+def _in_flags(problem: str) -> str:
+    for said, flag in AS_FLAGS.items():
+        problem = problem.replace(said, flag)
+    return problem
+
+
+@contextlib.contextmanager
+def _telling(tell: Callable[[str], None]) -> Iterator[list[str]]:
+    """Warnings for users, told as they come, and gathered; all others are silent."""
+    notes: list[str] = []
+
+    def hear(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if category is UserWarning:
+            notes.append(str(message))
+            tell(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = hear
+        yield notes
+
+
+def conducted(flags: Any, tell: Callable[[str], None] = lambda _: None) -> tuple["Result", Path, list[str]]:
+    """Prune as the flags say and write the results: the result, its folder, and the notes on the way.
+
+    tell: hears each note at once; those on the data come before the training.
+    """
     _need_torch()
     wanted = experiment_of(flags)
-    with _refusing(), warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", UserWarning)
-        result = conduct(wanted)
+    with _refusing(), _telling(tell) as notes:
+        result = conduct(wanted, built_in="experiment" in vars(flags))
         write(result, Path(wanted.out))
-    return result, Path(wanted.out), [str(one.message) for one in heard if one.category is UserWarning]
+    return result, Path(wanted.out), notes
 
 
 def _need_torch() -> None:
@@ -123,13 +156,16 @@ def _need_torch() -> None:
         raise InputProblems([f"pruning needs torch ({error}): pip install 'evenprune[torch]'"]) from None
 
 
-def conduct(wanted: Experiment) -> "Result":
-    """The experiment, from its data to its result; in a folder that holds it already, at once."""
+def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
+    """The experiment, from its data to its result; in a folder that holds it already, at once.
+
+    built_in: its data is the name of a built-in experiment; else the path of the user's own.
+    """
     from evenprune.pruning import prune
     from evenprune.trackers import ProgressBar
 
     out, hooks = Path(wanted.out), [ProgressBar()]
-    model, splits = _model_and_data(wanted, out)
+    model, splits = _built_in(wanted, out) if built_in else _model_and_data(wanted)
     result = prune(
         model,
         **splits,
@@ -147,12 +183,16 @@ def conduct(wanted: Experiment) -> "Result":
     return replace(result, title=f"{wanted.id}: {wanted.sparsity * 100:g} % sparse")
 
 
-def _model_and_data(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
-    from evenprune import built_in, data_source
+def _built_in(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
+    from evenprune import built_in
     from evenprune.trackers import ProgressBar
 
-    if wanted.data in built_in.BUILDERS:
-        return built_in.dense_and_data(wanted.data, folder=out, hooks=[ProgressBar()])
+    return built_in.dense_and_data(wanted.data, folder=out, hooks=[ProgressBar()])
+
+
+def _model_and_data(wanted: Experiment) -> tuple[Any, dict[str, Any]]:
+    from evenprune import data_source
+
     problems: list[str] = []
     splits: dict[str, Any] = {}
     model = None

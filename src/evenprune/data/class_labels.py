@@ -13,7 +13,7 @@ from evenprune.reading import listed, quoted
 MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
 FEW_VALUES = 20  # so many are no problem, even if nearly every sample has one of its own
 SHOWN = 5  # examples in a message
-WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+WHOLE = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0+)?")  # pandas writes 3.0 where some are missing
 
 
 def plain(values: Sequence[Any]) -> list[Any]:
@@ -21,16 +21,19 @@ def plain(values: Sequence[Any]) -> list[Any]:
     found = [None if is_missing(value) else value for value in values]
     given = [value for value in found if value is not None]
     if given and all(isinstance(v, str) and WHOLE.fullmatch(v) for v in given):
-        return [None if value is None else int(value) for value in found]
+        return [None if value is None else int(value.partition(".")[0]) for value in found]
     if given and all(type(v) is int or (isinstance(v, float) and v.is_integer()) for v in given):
         return [None if value is None else int(value) for value in found]
     return found
 
 
 def column(values: Sequence[Any]) -> NDArray[Any]:
-    """An attribute as samples hold it: whole numbers (−1: missing), or texts (None: missing)."""
+    """An attribute as samples hold it: whole numbers from 0 on, or texts (None: missing).
+
+    Negative numbers become texts: samples take −1 for a missing value, and here it is one like any other.
+    """
     found = plain(values)
-    if found and all(type(value) is int for value in found):
+    if found and all(type(value) is int and value >= 0 for value in found):
         return np.array(found, dtype=np.int64)
     return np.array([text_of(value) for value in found], dtype=object)
 

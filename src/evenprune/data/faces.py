@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.data import image_decoding
+from evenprune.data import image_cache, image_decoding
 from evenprune.data.arrays import Samples
-from evenprune.data.image_pool import in_order, nothing_shown
+from evenprune.data.image_pool import Progress, in_order, nothing_shown
 from evenprune.reading import quoted
+from evenprune.tally import InputProblems
 
 if TYPE_CHECKING:
     from evenprune.recipe import Split
@@ -141,3 +142,23 @@ def too_small(paths: Sequence[Path], image_size: int) -> list[str]:
     first = small[int(sides[small].argmin())]
     many = f"{small.size:,} of {len(paths):,} images are smaller"
     return [enlarged(image_size, int(sides[first]), f"{many}, and {quoted(str(paths[first]), 200)} is")]
+
+
+def decoded(
+    paths: Mapping[str, Sequence[Path]],
+    *,
+    image_size: int | None,
+    cache: str | Path | None,
+    progress: Progress | None,
+) -> dict[str, Images]:
+    """The images of each split; those that cannot be read are refused, those of all splits at once."""
+    images, problems = dict[str, Images](), list[str]()
+    kept = None if cache is None else Path(cache)
+    for name, some in paths.items():
+        try:
+            images[name] = image_cache.decode(some, size=image_size, cache=kept, progress=progress).images
+        except InputProblems as error:  # a set of faces is whole or refused: none can be skipped
+            problems += [problem.partition(", or leave them out")[0] for problem in error.problems]
+    if problems:
+        raise InputProblems(problems)
+    return images

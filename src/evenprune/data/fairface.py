@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evenprune.data import faces, image_cache, image_decoding
-from evenprune.data.faces import Faces, Group, Images, Names, People, Target
+from evenprune.data import faces, image_decoding
+from evenprune.data.faces import Faces, Group, Names, People, Target
 from evenprune.data.image_pool import Progress
 from evenprune.reading import listed, quoted, refused
 from evenprune.tally import InputProblems
@@ -87,14 +87,12 @@ def load(
         problems += faces.too_small([path for some in paths.values() for path in some], image_size)
     if problems:
         raise InputProblems(problems)
-    kept = None if cache is None else Path(cache)
     names = Names(RACES, GENDERS)
-    splits = {}
-    for name, split in (("train", "train"), ("val", "test")):
-        images: Images = image_cache.decode(
-            paths[name], size=image_size, cache=kept, progress=progress
-        ).images
-        splits[split] = faces.samples(images, _people(tables[name]), names, target)
+    images = faces.decoded(paths, image_size=image_size, cache=cache, progress=progress)
+    splits = {
+        split: faces.samples(images[name], _people(tables[name]), names, target)
+        for name, split in (("train", "train"), ("val", "test"))
+    }
     return Faces(splits, names=names, target=target, group=group)
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evenprune.data import folder_listing, huggingface, image_cache
-from evenprune.data.folder_listing import USUAL_SPLIT, Names
-from evenprune.data.image_cache import Corrupt
+from evenprune.data.folder_listing import SHOWN, USUAL_SPLIT, Names
+from evenprune.data.image_cache import Corrupt, Decoded
 from evenprune.data.image_pool import Progress
 from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
+from evenprune.reading import quoted
 from evenprune.tally import InputProblems
 
 __all__ = ["Loaded", "from_arrays", "from_huggingface", "load"]
@@ -57,6 +59,8 @@ def load(
     else:
         found = folder_listing.by_table(place, Path(table), names)
 
+    files, order = list[Decoded[Path]](), list[str]()
+
     def read(places: list[int]) -> Inputs:
         decoded = image_cache.decode(
             [found.paths[i] for i in places],
@@ -65,9 +69,28 @@ def load(
             corrupt=corrupt,
             progress=progress,
         )
+        files.append(decoded)
+        order.extend(found.listing.names[i] for i in places)
         return decoded.images, decoded.kept, [(str(name), reason) for name, reason in decoded.skipped]
 
-    return assemble(found.listing, read, wishes, found.problems)
+    loaded = assemble(found.listing, read, wishes, found.problems)
+    loaded.notes = _leaked(loaded, files[0], order)
+    return loaded
+
+
+def _leaked(loaded: Loaded, decoded: Decoded[Path], names: Sequence[str]) -> tuple[str, ...]:
+    """A note on files that are the same, byte by byte, in several splits. names: in the order of reading."""
+    splits = [
+        split for split, (_, labels, _) in loaded.items() for _ in labels
+    ]  # of the images that were read
+    split_of = dict(zip(decoded.kept.tolist(), splits, strict=True))
+    shared = [same for same in decoded.twins if len({split_of[i] for i in same if i in split_of}) > 1]
+    if not shared:
+        return ()
+    told = ", ".join(" = ".join(quoted(names[i]) for i in same[:SHOWN]) for same in shared[:SHOWN])
+    more = f" … and {len(shared) - SHOWN:,} more" if len(shared) > SHOWN else ""
+    many = f"{len(shared):,} images are" if len(shared) > 1 else "one image is"
+    return (f"{many} in several splits, as files that are the same byte by byte: {told}{more}.",)
 
 
 def from_huggingface(
@@ -119,9 +142,10 @@ def from_arrays(
     """Arrays [N, height, width, 3], [N, 3, height, width] or [N, height, width] of bytes; or any numbers.
 
     split: train, test or validation for each sample; without it one is drawn, by the places of the samples.
+    groups: columns by name; in whole numbers −1 stands for a missing value, as prune() takes it.
     """
     inputs = huggingface.channels_first(np.asarray(images))
-    columns = {name: np.asarray(values).tolist() for name, values in groups.items()}
+    columns: dict[str, Sequence[Any]] = {n: _coded(np.asarray(values)) for n, values in groups.items()}
     given = {"labels": np.asarray(labels).tolist()} | columns
     given |= {} if split is None else {"split": np.asarray(split).tolist()}
     unequal = {name: len(values) for name, values in given.items() if len(values) != len(inputs)}
@@ -140,3 +164,8 @@ def from_arrays(
         lambda places: (inputs[places], np.arange(len(places)), []),
         Wishes(classes=classes, test_share=test_share, seed=seed),
     )
+
+
+def _coded(values: NDArray[Any]) -> list[Any]:
+    found: list[Any] = values.tolist()
+    return [None if value == -1 else value for value in found] if values.dtype.kind == "i" else found

@@ -61,13 +61,18 @@ def by_table(folder: Path, source: Path, names: Names) -> Found:
         raise InputProblems(problems + _folder_problems(folder))
     rows, paths, more = _files(folder, values[names.path])
     problems += _folder_problems(folder) or more
+    if values[names.path] and not paths:
+        raise InputProblems(problems)  # it lists samples, but none is there
     kept = {name: [column[row] for row in rows] for name, column in values.items()}
+    gone = sorted(set(range(len(values[names.path]))) - set(rows))
+    splits = values.get(names.split) if names.split else None
     listing = Listing(
         where=table.name,
         names=[os.path.relpath(path, folder) for path in paths],
         labels=kept.get(names.label),
         columns={name: kept[name] for name in names.groups if name in kept},
         splits=kept.get(names.split) if names.split else None,
+        lost=[None if splits is None else splits[row] for row in gone],
     )
     return Found(paths, listing, problems)
 
@@ -96,19 +101,60 @@ def _files(folder: Path, values: list[Any]) -> tuple[list[int], list[Path], list
         where = f"row {listed(empty, SHOWN)}, counted from 1 below the header"
         problems.append(f"the path is missing in {len(empty):,} of {len(values):,} rows: {where}")
     named = {row: folder / str(v).replace("\\", "/") for row, v in enumerate(values) if not is_missing(v)}
-    absent = [path for path in named.values() if not path.is_file()]
+    absent = {row: why for row, path in named.items() if (why := _absence(path)) is not None}
     if absent:
-        examples = listed(_relative(absent, folder), SHOWN) + _hint(absent)
+        lost = [named[row] for row in absent]
+        reasons = [f" ({why})" if why else "" for why in absent.values()]
+        told = [quoted(n) + why for n, why in zip(_relative(lost, folder), reasons, strict=True)]
+        examples = _examples(told) + _hint(lost)
         problems.append(f"{len(absent):,} of {len(values):,} files are missing: {examples}")
-    times = Counter(map(os.path.normpath, named.values()))
-    twice = [Path(path) for path, count in times.items() if count > 1]
+    there = [row for row in named if row not in absent]
+    same = _same([named[row] for row in there])
+    gone = Counter(os.path.normpath(named[row]) for row in absent)
+    twice = [_also([named[there[i]] for i in places], folder) for places in same if len(places) > 1]
+    twice += [_also([Path(path)], folder) for path, count in gone.items() if count > 1]
     if twice:
-        examples = listed(_relative(twice, folder), SHOWN)
         many = f"{len(twice):,} images" if len(twice) > 1 else "one image"
-        problems.append(f"the table names {many} more than once: {examples}")
-    gone = set(absent)
-    rows = {os.path.normpath(path): row for row, path in reversed(named.items()) if path not in gone}
-    return sorted(rows.values()), [named[row] for row in sorted(rows.values())], problems
+        problems.append(f"the table names {many} more than once: {_examples(twice)}")
+    rows = sorted(there[places[0]] for places in same)
+    return rows, [named[row] for row in rows], problems
+
+
+def _absence(path: Path) -> str | None:
+    """None for a file that is there; else why it cannot be, if the system says more than that."""
+    try:
+        return None if path.is_file() else ""
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:  # no name of a file, such as one with a zero byte
+        return str(error)
+
+
+def _same(paths: Sequence[Path]) -> list[list[int]]:
+    """The places of each file: several where it comes more than once, by links or other spellings too."""
+    folders: dict[str, str] = {}  # most files share theirs, and to resolve one takes many calls
+    found: dict[str, list[int]] = {}
+    for place, path in enumerate(paths):
+        parent, name = os.path.split(os.path.normpath(path) if ".." not in path.parts else path)
+        if name in ("", ".."):
+            real = os.path.realpath(path)
+        else:
+            if parent not in folders:
+                folders[parent] = os.path.realpath(parent)
+            real = os.path.join(folders[parent], name)
+            real = os.path.realpath(real) if os.path.islink(real) else real
+        found.setdefault(real, []).append(place)
+    return list(found.values())
+
+
+def _also(paths: Sequence[Path], folder: Path) -> str:
+    """All names of one file."""
+    return " = ".join(quoted(name) for name in dict.fromkeys(_relative(paths, folder)))
+
+
+def _examples(texts: Sequence[str]) -> str:
+    more = len(texts) - SHOWN
+    return ", ".join(texts[:SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
 
 
 def _relative(paths: Sequence[Path], folder: Path) -> list[str]:
@@ -119,7 +165,7 @@ def _hint(absent: Sequence[Path]) -> str:
     """Names without their ending are a common slip."""
     for path in absent[:SHOWN]:
         for suffix in SUFFIXES:
-            if path.with_name(path.name + suffix).is_file():
+            if path.name and _absence(path.parent / (path.name + suffix)) is None:
                 return f"; there is {quoted(path.name + suffix)}: write the names with their ending"
     return ""
 
@@ -128,19 +174,34 @@ def _hint(absent: Sequence[Path]) -> str:
 
 
 def by_folders(folder: Path, names: Names) -> Found:
-    """folder/CLASS/x.jpg, or folder/train/CLASS/x.jpg and folder/test/CLASS/x.jpg."""
+    """folder/CLASS/x.jpg, or folder/train/CLASS/x.jpg and folder/test/CLASS/x.jpg.
+
+    It is split if train and test hold folders of images, or if no other folder holds any.
+    """
     problems = _folder_problems(folder)
     if problems:
         raise InputProblems(problems)
     inside = _folders(folder)
-    parts = [part for part in inside if part.name.lower() in WORDS]
-    split = bool(parts) and len(parts) == len(inside)
-    classes = (
-        [(part.name, own) for part in parts for own in _folders(part)] if split else [("", f) for f in inside]
-    )
-    found = [(part, own.name, path) for part, own in classes for path in _images(own)]
+    parts = {
+        part: [(part.name, own.name, path) for own in _folders(part) for path in _images(own)]
+        for part in inside
+        if part.name.lower() in WORDS
+    }
+    others = {own: paths for own in inside if own not in parts and (paths := _images(own))}
+    held = {WORDS[part.name.lower()] for part, inner in parts.items() if inner}
+    split = held >= {"train", "test"} or (bool(parts) and not others)
+    if split:
+        found = [image for inner in parts.values() for image in inner]
+    else:
+        found = [("", own.name, path) for own in inside for path in others.get(own) or _images(own)]
     if not found:
         raise InputProblems([_no_images(folder)])
+    if split and others:
+        count = sum(map(len, others.values()))
+        problems.append(
+            f"{quoted(str(folder), 300)} has train and test, but {count:,} images lie beside them, in "
+            f"{listed([own.name for own in others], SHOWN)}: move them into a split, or out of the folder"
+        )
     other = [name for name in names.groups if name != names.label]
     if other:
         problems.append(
@@ -149,6 +210,10 @@ def by_folders(folder: Path, names: Names) -> Found:
         )
     labels = [label for _, label, _ in found]
     paths = [path for _, _, path in found]
+    twice = [_also([paths[i] for i in places], folder) for places in _same(paths) if len(places) > 1]
+    if twice:
+        many = f"{len(twice):,} files are" if len(twice) > 1 else "one file is"
+        problems.append(f"{many} there more than once, by links: {_examples(twice)}")
     listing = Listing(
         where=quoted(str(folder), 300),
         names=_relative(paths, folder),

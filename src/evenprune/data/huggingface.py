@@ -20,7 +20,7 @@ from evenprune.data.image_cache import Corrupt
 from evenprune.data.image_pool import Progress
 from evenprune.data.labelled import Inputs, Listing
 from evenprune.formats import Table, missing_columns
-from evenprune.reading import quoted
+from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
 WHOLE, ONE = "dataset_dict.json", "state.json"  # in a folder of several splits, in that of one
@@ -68,6 +68,8 @@ def _together(makers: Sequence[Callable[[], Part]]) -> list[Part]:
 
 
 def listing(found: Sequence[Part], *, label: str, groups: Sequence[str]) -> Listing:
+    """What is known of all splits in a row; label 0, 1, … are those of the first split, by their names."""
+
     def joined(name: str) -> list[Any]:
         return [value for part in found for value in _named(part, name)]
 
@@ -78,11 +80,40 @@ def listing(found: Sequence[Part], *, label: str, groups: Sequence[str]) -> List
     return Listing(
         where="the data set",
         names=names,
-        labels=[value for part in found for value in part.columns[label]],
+        labels=_labels(found, label),
         columns={name: joined(name) for name in groups},
         splits=[part.name for part in found for _ in range(len(part))] if several else None,
         classes=found[0].classes.get(label),
     )
+
+
+def _labels(found: Sequence[Part], label: str) -> list[Any]:
+    """The labels of all splits as codes of the first one; refused where the splits name other classes."""
+    first = found[0].classes.get(label)
+    strangers = [part for part in found if set(part.classes.get(label, ())) != set(first or ())]
+    if strangers:
+        told = [
+            f"split {quoted(part.name)} has {listed(part.classes.get(label, ())) or 'none'}"
+            for part in (found[0], *strangers)
+        ]
+        raise InputProblems(
+            [
+                f"the names of the classes in column {quoted(label)} differ: {'; '.join(told)}. "
+                "Cast them to one set of names"
+            ]
+        )
+    if first is None:
+        return [value for part in found for value in part.columns[label]]
+    place = {name: code for code, name in enumerate(first)}
+    return [
+        place[part.classes[label][code]] if _is_code(code, len(first)) else code
+        for part in found
+        for code in part.columns[label]
+    ]
+
+
+def _is_code(value: Any, count: int) -> bool:
+    return isinstance(value, int) and 0 <= value < count
 
 
 def _named(part: Part, column: str) -> list[Any]:
@@ -130,14 +161,27 @@ def _stacked(found: Sequence[Part], places: Sequence[int], size: int | None) -> 
 
 
 def channels_first(arrays: NDArray[Any]) -> NDArray[Any]:
-    """Bytes [N, h, w], [N, h, w, 1 or 3] as [N, 3, h, w]; what is so already, and other numbers, stay."""
+    """Images [N, h, w, 3], and of bytes also [N, h, w] and [N, h, w, 1], as [N, 3, h, w]; others stay."""
+    if arrays.ndim == 4 and _channels_last(arrays.shape, 4):
+        raise InputProblems(
+            [
+                f"the images are arrays of shape {list(arrays.shape)}, with four channels (alpha?): give "
+                "three, or [N, 4, height, width] if the model takes four"
+            ]
+        )
     if arrays.dtype != np.uint8 or arrays.ndim not in (3, 4):
-        return arrays
+        last = arrays.ndim == 4 and _channels_last(arrays.shape, 3)
+        return np.ascontiguousarray(arrays.transpose(0, 3, 1, 2)) if last else arrays
     if arrays.ndim == 4 and arrays.shape[1] in (1, 3) and arrays.shape[3] not in (1, 3):
         return arrays
     grey = arrays.ndim == 3 or arrays.shape[3] == 1
     seen = arrays.reshape(*arrays.shape[:3], -1).repeat(3, axis=3) if grey else arrays
     return np.ascontiguousarray(seen.transpose(0, 3, 1, 2)) if seen.shape[3] == 3 else arrays
+
+
+def _channels_last(shape: Sequence[int], channels: int) -> bool:
+    """Whether the last axis is that of the channels: neither [N, 3, h, 4] nor the maps [N, 16, 4, 4]."""
+    return shape[3] == channels and shape[2] != channels and shape[1] not in (1, 3, 4)
 
 
 # --- objects ---

@@ -10,13 +10,14 @@ changing their number. Old pairs stay until somebody removes them; the folder ma
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ Name = TypeVar("Name", Path, str)
 
 VERSION = 1  # of the files of a cache and of the way to decode
 MOST_SHOWN = 5  # examples in a message
+TURNED = ("JPEG", "PNG", "WEBP")  # formats whose EXIF says how to turn the pixels; others do so themselves
+SIDE = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 # What a damaged pair of files raises.
 BROKEN: tuple[type[BaseException], ...] = (*UNREADABLE, TypeError, KeyError, AttributeError)
 ABANDONED = 3600.0  # seconds without a change: whoever was writing this temporary file was killed
@@ -47,6 +50,7 @@ class Decoded(Generic[Name]):
     images: Images  # a read-only memory map where they are cached
     kept: NDArray[np.int64]  # [N] their places among those given
     skipped: list[tuple[Name, str]]  # those left out, and why
+    twins: list[list[int]] = field(default_factory=list)  # places whose files are the same, byte by byte
 
 
 def decode(
@@ -86,16 +90,33 @@ def decode_encoded(
     progress: Progress | None = None,
 ) -> Decoded[Name]:
     """The same for images that lie anywhere. `names` are for people, `keys` (as many) go into the hash."""
-    if size is not None and size < 1:
-        raise InputProblems([f"the size of the images is {size} pixels; it must be 1 or more"])
-    task = _Task(read, len(names), size, corrupt, progress)
+    problems = _wish_problems(size, corrupt)
+    if problems:
+        raise InputProblems(problems)
+    digests: dict[int, bytes] = {}
+
+    def hashed(place: int) -> bytes:
+        data = read(place)
+        if place not in digests:
+            digests[place] = hashlib.blake2b(data, digest_size=32).digest()
+        return data
+
+    task = _Task(hashed, digests, len(names), size, corrupt, progress)
     found = _Found(len(names))
     images = _into_memory(task, found) if cache is None else _cached(task, found, cache, keys)
     problems = found.problems(names, corrupt)
     if problems:
         raise InputProblems(problems)
     kept = np.array([i for i in range(len(names)) if i not in found.unread], dtype=np.int64)
-    return Decoded(images, kept, [(names[i], reason) for i, reason in sorted(found.unread.items())])
+    skipped = [(names[i], reason) for i, reason in sorted(found.unread.items())]
+    return Decoded(images, kept, skipped, _twins(digests))
+
+
+def _twins(digests: dict[int, bytes]) -> list[list[int]]:
+    places: dict[bytes, list[int]] = {}
+    for place, digest in sorted(digests.items()):
+        places.setdefault(digest, []).append(place)
+    return [same for same in places.values() if len(same) > 1]
 
 
 @dataclass(frozen=True)
@@ -103,6 +124,7 @@ class _Task:
     """Images to decode, and how."""
 
     read: Read
+    digests: dict[int, bytes]  # of the images that were read, by place
     count: int
     size: int | None
     corrupt: Corrupt
@@ -112,21 +134,32 @@ class _Task:
     def results(self) -> Iterator[Iterator[Pixels | str]]:
         """The pixels of each image in order, or why there are none; at the end all threads are gone."""
         image = image_decoding.pillow()
-
-        def one(place: int) -> Pixels | str:
-            try:
-                return image_decoding.pixels(self.read(place), self.size, image)
-            except OSError as error:
-                return error.strerror or str(error)
-            except Unreadable as error:
-                return str(error)
-
         with (
             shown("decoding images", self.progress) as heard,
             image_decoding.minding_bombs(image),
-            contextlib.closing(in_order(one, self.count, heard)) as results,
+            contextlib.closing(in_order(lambda place: self.one(place, image), self.count, heard)) as results,
         ):
             yield results
+
+    def one(self, place: int, image: Any) -> Pixels | str:
+        """The pixels of an image, or why there are none."""
+        try:
+            return image_decoding.pixels(self.read(place), self.size, image)
+        except OSError as error:
+            return error.strerror or str(error)
+        except Unreadable as error:
+            return str(error)
+
+    def size_of(self, place: int, image: Any) -> tuple[int, int] | str:
+        """(width, height) by the header of an image, mostly as it will be seen; or why it has none."""
+        try:
+            with image.open(io.BytesIO(self.read(place)), formats=image_decoding.FORMATS) as opened:
+                width, height = opened.size
+                turned = opened.format in TURNED and opened.getexif().get(image_decoding.ORIENTATION) in SIDE
+                return (height, width) if turned else (width, height)
+        except Exception:  # as varied as in decoding, which tells them apart
+            found = self.one(place, image)
+            return found if isinstance(found, str) else (found.shape[2], found.shape[1])
 
     def none(self) -> Images:
         return np.empty((0, 3, self.size or 0, self.size or 0), np.uint8)
@@ -150,6 +183,14 @@ class _Found:
             self.sizes.setdefault(size, []).append(place)
             if size == next(iter(self.sizes)):
                 yield result
+
+    def note(self, sizes: Iterator[tuple[int, int] | str]) -> None:
+        """The sizes alone, or why an image has none."""
+        for place, size in enumerate(sizes):
+            if isinstance(size, str):
+                self.unread[place] = size
+            else:
+                self.sizes.setdefault(size, []).append(place)
 
     def refused(self, corrupt: Corrupt) -> bool:
         unread = len(self.unread)
@@ -184,8 +225,43 @@ def _first(texts: Sequence[str]) -> str:
     return ", ".join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
 
 
+def _wish_problems(size: int | None, corrupt: str) -> list[str]:
+    known = get_args(Corrupt)
+    problems = []
+    if size is not None and size < 1:
+        problems.append(f"the size of the images is {size} pixels; it must be 1 or more")
+    if corrupt not in known:
+        problems.append(f"corrupt is {quoted(corrupt)}; it must be {' or '.join(map(quoted, known))}")
+    return problems
+
+
+def _unequal(task: _Task, found: _Found) -> bool:
+    """Whether the images have several sizes, told before all are decoded; if so, `found` has them.
+
+    Headers may mislead, as those of damaged files do: two images of different sizes must be there indeed.
+    """
+    if task.size is not None:
+        return False
+    image = image_decoding.pillow()
+    seen, shapes = _Found(task.count), set[tuple[int, ...]]()
+    with image_decoding.minding_bombs(image):
+        with contextlib.closing(
+            in_order(lambda place: task.size_of(place, image), task.count, nothing_shown)
+        ) as sizes:
+            seen.note(sizes)
+        for places in seen.sizes.values() if len(seen.sizes) > 1 else ():
+            pixels = (task.one(place, image) for place in places)
+            shapes |= {next((one.shape for one in pixels if not isinstance(one, str)), ())}
+    if len(shapes - {()}) < 2:
+        return False
+    found.unread, found.sizes = seen.unread, seen.sizes
+    return True
+
+
 def _into_memory(task: _Task, found: _Found) -> Images:
     images, filled = task.none(), 0
+    if _unequal(task, found):
+        return images
     with task.results() as results:
         for filled, pixels in enumerate(found.fitting(results), start=1):
             images = np.empty((task.count, *pixels.shape), np.uint8) if filled == 1 else images
@@ -196,16 +272,17 @@ def _into_memory(task: _Task, found: _Found) -> Images:
 # --- the files of a cache ---
 
 
-def _key(read: Read, keys: Sequence[str], size: int | None) -> str:
+def _key(task: _Task, keys: Sequence[str]) -> str:
     """Changes with any byte of any image, with the names, their order, the size and the version."""
 
     def of_one(place: int) -> bytes:
         try:
-            return hashlib.blake2b(read(place), digest_size=32).digest()
+            task.read(place)
+            return task.digests[place]
         except OSError:
             return b"unread"
 
-    whole = hashlib.blake2b(json.dumps([VERSION, size, len(keys)]).encode(), digest_size=16)
+    whole = hashlib.blake2b(json.dumps([VERSION, task.size, len(keys)]).encode(), digest_size=16)
     for key, content in zip(keys, in_order(of_one, len(keys), nothing_shown), strict=True):
         name = key.replace(os.sep, "/").encode("utf-8", "surrogateescape")
         whole.update(len(name).to_bytes(4, "little") + name + content)
@@ -214,11 +291,13 @@ def _key(read: Read, keys: Sequence[str], size: int | None) -> str:
 
 def _cached(task: _Task, found: _Found, folder: Path, keys: Sequence[str]) -> Images:
     """The images of the cache; made first where they are not there, but not if they are to be refused."""
-    path = folder / f"images-{_key(task.read, keys, task.size)}.npy"
+    path = folder / f"images-{_key(task, keys)}.npy"
     images = _opened(path, found)
     if images is not None:
         return images
     _made_ready(folder)
+    if _unequal(task, found):
+        return task.none()
     with contextlib.suppress(_NotToBeKept), atomic.replace(path) as file:
         with task.results() as results:
             _write(file, found.fitting(results), most=task.count)

@@ -32,6 +32,7 @@ class Listing:
     labels: Sequence[Any] | None  # None: there is no such column, which is a problem already
     columns: dict[str, Sequence[Any]] = field(default_factory=dict)  # attributes
     splits: Sequence[Any] | None = None  # None: they are drawn
+    lost: Sequence[Any] = ()  # the splits of samples that should be here, but are a problem already
     classes: Sequence[str] | None = None  # names of the labels 0, 1, …, where the data itself has them
 
 
@@ -63,6 +64,7 @@ class Loaded(dict[str, Samples]):
         self.classes = tuple(classes)  # names of the labels 0, 1, …
         self.counted = counted  # the labels were texts, and the order of the classes is that of the alphabet
         self.skipped = skipped  # images that could not be read and were left out, and why
+        self.notes: tuple[str, ...] = ()  # what else the user should know
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(labels):,} {name}" for name, (_, labels, _) in self.items())
@@ -78,13 +80,16 @@ def assemble(
     read(places) reads the inputs in that order, so that each split is one piece of them.
     """
     if not listing.names:
-        raise InputProblems([*problems, f"{listing.where} holds no samples"])
-    labels, classes, wrong = _labels(listing, wishes)
-    found = [*problems, *wishes.problems(), *wrong]
+        raise InputProblems([*problems, *wishes.problems(), f"{listing.where} holds no samples"])
+    labels, classes, mislabelled = _labels(listing, wishes)
+    found = [*problems, *wishes.problems(), *mislabelled]
     for name, values in listing.columns.items():
         found += too_many(f"group column {quoted(name)}", values)
     splits, wrong = _splits(listing, labels, wishes)
-    found += wrong + _empty(listing.where, np.array(splits, dtype=object))
+    lost = [WORDS.get((text_of(value) or "").strip().lower()) for value in listing.lost]
+    found += wrong + _empty(listing.where, np.array([*splits, *lost], dtype=object))
+    if classes and not mislabelled and not wrong and not lost:
+        found += _untrained(listing.where, labels, np.array(splits, dtype=object), classes)
     order = sorted(range(len(splits)), key=lambda place: SPLITS.index(splits[place]))
     try:
         inputs, kept, skipped = read(order)
@@ -92,7 +97,9 @@ def assemble(
         raise InputProblems(found + error.problems) from None
     places = np.array(order, dtype=np.int64)[kept]  # [N] in the listing
     split = np.array(splits, dtype=object)[places]
-    found += [] if found else _empty(listing.where, split, skipped=len(skipped))
+    if not found:
+        found += _empty(listing.where, split, skipped=len(skipped))
+        found += _untrained(listing.where, labels[places], split, classes, skipped=len(skipped))
     if found:
         raise InputProblems(found)
     columns = {name: column(values) for name, values in listing.columns.items()}
@@ -153,9 +160,41 @@ def drawn(names: Sequence[str], labels: NDArray[np.int64], share: float, seed: i
 
 
 def _empty(where: str, split: NDArray[Any], *, skipped: int = 0) -> list[str]:
-    left = f", after {skipped:,} that cannot be read were left out" if skipped else ""
     return [
-        f"{where}: there is no sample in split {name!r}{left}"
+        f"{where}: there is no sample in split {name!r}{_left_out(skipped)}"
         for name in ("train", "test")
         if not bool((split == name).any())
     ]
+
+
+def _untrained(
+    where: str,
+    labels: NDArray[np.int64],
+    split: NDArray[Any],
+    classes: Sequence[str],
+    *,
+    skipped: int = 0,
+) -> list[str]:
+    """What the training samples lack: a second class, or classes that other splits have."""
+    trained = np.unique(labels[split == "train"])
+    if not len(trained):
+        return []  # told by _empty
+    problems = []
+    if len(trained) == 1:
+        problems.append(
+            f"{where}: there is one class only in split 'train': every label is "
+            f"{quoted(classes[trained[0]])}{_left_out(skipped)}"
+        )
+    for name in SPLITS:
+        strange = np.setdiff1d(labels[split == name], trained)
+        if len(strange):
+            many = "classes" if len(strange) > 1 else "class"
+            problems.append(
+                f"{where}: split {name!r} has {many} {listed([classes[i] for i in strange])}, of which there "
+                f"is no sample in split 'train'{_left_out(skipped)}; move some there, or leave them out"
+            )
+    return problems
+
+
+def _left_out(skipped: int) -> str:
+    return f", after {skipped:,} that cannot be read were left out" if skipped else ""

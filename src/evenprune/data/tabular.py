@@ -68,7 +68,9 @@ def load(
     groups: str | Sequence[str],
     numeric: Sequence[str] | None = None,
     categorical: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
     split: str | None = USUAL_SPLIT,
+    classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     seed: int = 0,
 ) -> Tabular:
@@ -76,16 +78,18 @@ def load(
 
     numeric, categorical: the columns that become inputs. Without either: all columns but the label, the
         groups and the split; those that hold numbers alone are numeric. Groups are inputs only if listed.
+    ignore: columns that are no inputs either.
     split: column with train, test or validation. A table without the column "split", or None: a split of each
         class is drawn, `test_share` of it to test, by `seed`; the same at every call.
-    Labels that are whole numbers stay as they are, texts are numbered in sorted order.
+    classes: the labels in the order of the model's outputs. Else whole numbers stay as they are, and texts
+        are numbered in sorted order.
     """
     chosen = [groups] if isinstance(groups, str) else list(groups)
     table = _opened(str(path))
     split = None if split == USUAL_SPLIT and split not in table.columns else split
     others = [label, *chosen, *([split] if split is not None else [])]
     features = None if numeric is None and categorical is None else [*(numeric or []), *(categorical or [])]
-    problems = _name_problems(table, others, features)
+    problems = _name_problems(table, others, features, ignore)
     problems += [] if chosen else ["groups is missing: which column tells the groups apart?"]
     problems += [
         f"column {quoted(name)} is the {what}, and cannot be an input"
@@ -95,7 +99,7 @@ def load(
     if label not in table.columns and not set(chosen) & set(table.columns):
         raise InputProblems(problems)  # another table than the one that was meant
     with refused(table.name, str(path)):
-        kinds = _kinds(table, others, numeric, categorical)
+        kinds = _kinds(table, [*others, *ignore], numeric, categorical)
         frame = _collected(table, [*others, *kinds])
         read, found = _read(table, frame, kinds)
     found += [
@@ -110,7 +114,7 @@ def load(
         columns={name: frame[name].to_list() for name in chosen if name in frame.columns},
         splits=None if split is None or split not in frame.columns else frame[split].to_list(),
     )
-    wishes = Wishes(test_share=test_share, seed=seed)
+    wishes = Wishes(classes=classes, test_share=test_share, seed=seed)
     loaded = assemble(listing, _places, wishes, problems + found)  # the inputs are rows of the table, for now
     rows: dict[str, IntArray] = {name: places for name, (places, _, _) in loaded.items()}
     inputs, description = _encoded(read, rows["train"], loaded.classes)
@@ -132,15 +136,20 @@ def _opened(path: str) -> Table:
 # --- columns ---
 
 
-def _name_problems(table: Table, others: Sequence[str], features: Sequence[str] | None) -> list[str]:
+def _name_problems(
+    table: Table, others: Sequence[str], features: Sequence[str] | None, ignore: Sequence[str]
+) -> list[str]:
     """Columns that are not there, or twice. features: None if they are all that is left."""
+    absent = [name for name in ignore if name not in table.columns]
     if features is None:
-        problems = missing_columns(table, [*others, *table.repeated])
-        left = set(table.columns) - set(others)
+        problems = missing_columns(table, [*others, *absent, *table.repeated])
+        left = set(table.columns) - set(others) - set(ignore)
         return problems + [f"{table.name} has no column left for inputs: {listed(table.columns)}"] * (
             not left
         )
-    problems = missing_columns(table, [*others, *features])
+    problems = missing_columns(table, [*others, *features, *absent])
+    both = sorted(set(features) & set(ignore))
+    problems += [f"column {quoted(name)} is listed as an input, and to be ignored" for name in both]
     problems += [f"column {quoted(name)} is listed twice as an input" for name in repeated(features)]
     return problems + ["no inputs are listed: name columns as numeric or categorical"] * (not features)
 
@@ -180,6 +189,10 @@ def _collected(table: Table, names: Sequence[str]) -> pl.DataFrame:
     return table.frame.select(columns).collect(engine="streaming")
 
 
+def _without(name: str) -> str:
+    return f"ignore=[{quoted(name)}] (--ignore {quoted(name)})"
+
+
 # --- values ---
 
 
@@ -199,7 +212,7 @@ def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple
         what = f"column {quoted(name)} of {table.name}"
         if dtype.is_nested() or dtype.is_temporal() or dtype in (pl.Object, pl.Binary):
             problems.append(
-                f"{what} holds {dtype}: make numbers or texts of it, or list the inputs without it"
+                f"{what} holds {dtype}: make numbers or texts of it, or leave it out: {_without(name)}"
             )
         elif kind == "numeric":
             read.numbers[name], found = _as_numbers(frame[name], what)
@@ -211,7 +224,7 @@ def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple
                 shown = listed([text for text in texts if text is not None][:3])
                 problems.append(
                     f"{what} holds {len(texts):,} categories, such as {shown}; at most {MOST_CATEGORIES} can "
-                    "be inputs: merge rare ones, or list the inputs (numeric, categorical) without it"
+                    f"be inputs: merge rare ones, or leave it out: {_without(name)}"
                 )
     return read, problems
 
@@ -226,7 +239,7 @@ def _as_numbers(column: pl.Series, what: str) -> tuple[FloatArray, list[str]]:
         shown = listed(unread.unique(maintain_order=True).head(3).to_list())
         problems.append(
             f"{what} is to be numeric, but {len(unread):,} of {len(column):,} values are no numbers, such as "
-            f"{shown}: list it as categorical, or leave these values empty"
+            f"{shown}: list it as categorical (--categorical), or leave these values empty"
         )
     if infinite.size:
         problems.append(f"{what} has {infinite.size:,} infinite values, the first in row {infinite[0] + 1:,}")
@@ -246,7 +259,7 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
             numbers = read.numbers[name]
             if np.isnan(numbers[train]).all():
                 problems.append(
-                    f"column {quoted(name)} has no value in any training row: list the inputs without it"
+                    f"column {quoted(name)} has no value in any training row; leave it out: {_without(name)}"
                 )
                 continue
             scale = scales[name] = _scale(numbers[train])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenprune.data import faces, image_cache, utkface_mosaics
+from evenprune.data import faces, utkface_mosaics
 from evenprune.data.faces import Faces, Group, Ids, Images, Names, People, Target
 from evenprune.data.image_pool import Progress
 from evenprune.data.utkface_mosaics import Row
@@ -178,8 +178,4 @@ def _from_jpgs(
         problems = faces.too_small([path for some in paths.values() for path in some], image_size)
         if problems:
             raise InputProblems(problems)
-    kept = None if cache is None else Path(cache)
-    return {
-        name: image_cache.decode(some, size=image_size, cache=kept, progress=progress).images
-        for name, some in paths.items()
-    }
+    return faces.decoded(paths, image_size=image_size, cache=cache, progress=progress)
