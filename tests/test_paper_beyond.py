@@ -36,6 +36,7 @@ from paper import (
 )
 from paper.beyond_cells import FORMULATIONS, KINDS, STUDY, Cell, Grid, cells_of, chosen, method_of
 from paper.runner import Start, Where
+from tests.test_paper_runner import images as images_of_four_classes
 
 NAMES = ("animals", "things")  # two classes each
 CPU = torch.device("cpu")
@@ -60,13 +61,9 @@ FEW = Recipe(
 
 
 def images(each: int, seed: int) -> Split:
-    """Noise around one pattern per class; the later a class, the noisier. Two classes make a group."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(4).repeat_interleave(each)
-    patterns = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(99))
-    noise = torch.randn(4 * each, 3, 8, 8, generator=generator) * (0.3 + 0.2 * labels).view(-1, 1, 1, 1)
-    inputs = ((patterns[labels] + noise).clamp(0, 1) * 255).to(torch.uint8)
-    return Split(inputs, labels, labels // 2, torch.full((3,), 0.5), torch.full((3,), 0.3))
+    """Two classes make a group."""
+    made = images_of_four_classes(each, seed)
+    return replace(made, groups=made.labels // 2)
 
 
 def three(used: int | None = None) -> dict[str, Split]:

@@ -6,8 +6,8 @@ conv_kernels.py take over there; elsewhere, and without Triton or a GPU, torch.n
 Tests hold the two against each other.
 
 Measured on one H200 (CifarResNet-56, batch 128; forward, gradient of input and of weight, in µs): a strided
-3×3 layer of 25 runs: cuDNN 2,337, here 414; strided 1×1: 2,192 and 108; the first layer: 963 and 402; a
-16-channel layer of a single run: 89 and 36.
+3×3 layer of 25 runs: cuDNN 2,337, here 486; strided 1×1: 2,192 and 115; the first layer: 963 and 475; a
+16-channel layer of a single run: 89 and 37 (benchmarks/results/narrow_conv_settings.json).
 """
 
 from __future__ import annotations

@@ -141,10 +141,10 @@ def build(
         parts=Parts(compiled(forward), weigh, compiled(mask))
         if recipe.compile
         else Parts(forward, weigh, mask),
+        teacher=teacher,
+        heldout=heldout,
+        balance=balance_of(train.groups) if any(m.sampling == "balanced" for m in methods) else None,
     )
-    loop.teacher, loop.heldout = teacher, heldout
-    if any(method.sampling == "balanced" for method in methods):
-        loop.balance = balance_of(train.groups)
     loop.replay = Replay(
         lambda: train_step(loop) if updates_within(loop) else forward_backward(loop),
         device=loop.device,
