@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,12 @@ def measure(
 def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
     """Train the cells that the results lack; the file grows after each fleet."""
     missing = results_file.missing(results_file.read(where.results), cells)
-    parts = fleets(missing, where.fleet)
+    parts = fleets(list(dict.fromkeys(trained_as(cell, missing) for cell in missing)), where.fleet)
     where.say(f"{len(cells) - len(missing)} of {len(cells)} runs are finished, {len(missing)} to do.")
     for number, part in enumerate(parts, 1):
         trained = train(start, part, recipe, where)
-        results_file.add_runs(where.results, rows_of(start, part, trained, where))
+        served = [cell for cell in missing if trained_as(cell, missing) in part]
+        results_file.add_runs(where.results, rows_of(start, part, trained, where, served=served))
         where.say(
             f"Fleet {number} of {len(parts)}: {len(part)} runs, {trained.seconds:.1f} s each"
             f"{' (resumed)' if trained.resumed else ''}; written to {where.results}"
@@ -124,6 +125,12 @@ def fleets(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
     size, larger = divmod(len(cells), count) if count else (0, 0)
     ends = [i * size + min(i, larger) for i in range(count + 1)]
     return [list(cells[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+def trained_as(cell: Cell, cells: Container[Cell]) -> Cell:
+    """The run that serves a cell: NFT + ES is NFT that keeps an earlier iterate, so one run serves both."""
+    other = replace(cell, method="NFT + ES")
+    return other if cell.method == "NFT" and other in cells else cell
 
 
 def runs_of(cells: Sequence[Cell]) -> list[Run]:
@@ -155,8 +162,16 @@ def fit_fleet(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where, *
     return Trained(fitted, seconds / len(runs), resumed)
 
 
-def rows_of(start: Start, cells: Sequence[Cell], trained: Trained, where: Where) -> list[dict[str, Any]]:
-    """The entries of the results file."""
+def rows_of(
+    start: Start,
+    cells: Sequence[Cell],
+    trained: Trained,
+    where: Where,
+    *,
+    served: Sequence[Cell] | None = None,
+) -> list[dict[str, Any]]:
+    """The entries of the results file: of the cells that were trained, or of those that they serve."""
+    by_cell = dict(zip(cells, trained.fitted, strict=True))
     shared = {
         "seconds": round(trained.seconds, 3),
         "resumed": trained.resumed,
@@ -165,18 +180,20 @@ def rows_of(start: Start, cells: Sequence[Cell], trained: Trained, where: Where)
         "commit": where.commit,
     }
     return [
-        cell.row() | dict(start.facts) | _found(start, fitted) | shared
-        for cell, fitted in zip(cells, trained.fitted, strict=True)
+        cell.row() | dict(start.facts) | _found(start, by_cell[trained_as(cell, by_cell)], cell) | shared
+        for cell in served or cells
     ]
 
 
-def _found(start: Start, fitted: Fitted) -> dict[str, Any]:
-    measured = {split: scores_of(start, fitted.predictions[split], split) for split in SPLITS}
+def _found(start: Start, fitted: Fitted, cell: Cell) -> dict[str, Any]:
+    early = cell.method == "NFT + ES"
+    answers = fitted.predictions if early else fitted.last
+    measured = {split: scores_of(start, answers[split], split) for split in SPLITS}
     return {
         **{split: {name: measured[split][name] for name in MEASURES} for split in SPLITS},
         "group_accuracy": {split: measured[split]["group_accuracy"] for split in SPLITS},
-        "changes": {split: changes(start, fitted.predictions[split], split) for split in SPLITS},
-        "kept_epoch": fitted.kept_epoch,
+        "changes": {split: changes(start, answers[split], split) for split in SPLITS},
+        "kept_epoch": fitted.kept_epoch if early else len(fitted.history) - 1,
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "multiplier_sum": fitted.history[-1]["multiplier_sum"],
     }

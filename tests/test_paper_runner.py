@@ -273,6 +273,21 @@ def test_finished_cells_are_skipped_and_only_missing_ones_trained(finished: tupl
     assert said == ["4 of 4 runs are finished, 0 to do."]
 
 
+def test_one_run_serves_nft_and_nft_with_early_stopping(tmp_path: Path, finished: tuple[Path, Start]) -> None:
+    pair = [cell_of(TASK, name, sparsity=0.9, seed=seed) for name in ("NFT", "NFT + ES") for seed in (0, 1)]
+    runner.fill(finished[1], pair, FEW, place(tmp_path))
+    rows = document_in(tmp_path)["runs"]
+    assert [(row["method"], row["seed"], row["fleet"]) for row in rows] == [
+        ("NFT", 0, 2), ("NFT", 1, 2), ("NFT + ES", 0, 2), ("NFT + ES", 1, 2),
+    ]  # fmt: skip
+    alone = document_in(finished[0])["runs"][:2]
+    for row, early, own in zip(rows[:2], rows[2:], alone, strict=True):
+        assert row["group_accuracy"] == own["group_accuracy"]
+        assert row["kept_epoch"] == own["kept_epoch"] == 3
+        assert early["test"]["accuracy"] >= row["test"]["accuracy"]
+        assert FEW.pruning_epochs <= early["kept_epoch"] <= 3
+
+
 def test_a_fleet_whose_rows_were_not_written_is_not_trained_again(
     tmp_path: Path, finished: tuple[Path, Start]
 ) -> None:

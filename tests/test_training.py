@@ -239,6 +239,10 @@ def test_early_stopping_keeps_the_first_best_iterate_after_pruning(
     right = predict(stopped.model, problem[1].evaluate["test"]).correct.double().mean().item()
     assert right == pytest.approx(max(reached[2:]))
     assert not same_models(naive, stopped)
+    for split in ("train", "test"):
+        assert torch.equal(stopped.last[split].predictions, naive.predictions[split].predictions)
+        assert torch.equal(naive.last[split].predictions, naive.predictions[split].predictions)
+    assert not torch.equal(stopped.last["test"].losses, stopped.predictions["test"].losses)
 
 
 def test_a_run_alone_is_the_run_in_the_fleet(fitted: list[Fitted], problem: Any) -> None:

@@ -26,6 +26,7 @@ class Memory:
     step: int = 0  # steps of this epoch that are done
     history: list[dict[str, Any]] = field(default_factory=list)
     final: dict[str, Answers] = field(default_factory=dict)
+    last: dict[str, Answers] = field(default_factory=dict)  # of the last iterates, if some run keeps another
     traces: list[Tensor] = field(default_factory=list)  # per epoch: [runs, steps, rows] multipliers
     finished: bool = False
 
@@ -40,7 +41,8 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "reference": memory.reference.to_dict(),
         "dense": {name: dense.to_dict() for name, dense in memory.dense.items()},
         "history": memory.history,
-        "final": {name: (predicted.int(), losses) for name, (predicted, losses) in memory.final.items()},
+        "final": _small(memory.final),
+        "last": _small(memory.last),
         "traces": memory.traces,
         "network": loop.network.state_dict(),
         "masks": loop.masks.state_dict(),
@@ -56,6 +58,10 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "trace": loop.now.trace,
         "random": random_state(loop.device),
     }
+
+
+def _small(answers: dict[str, Answers]) -> dict[str, Answers]:
+    return {name: (predicted.int(), losses) for name, (predicted, losses) in answers.items()}
 
 
 def remembered(
@@ -74,7 +80,7 @@ def remembered(
     return Memory(
         reference=held,
         dense={name: DenseReference.from_dict(values) for name, values in saved["dense"].items()},
-        **{name: saved[name] for name in ("epoch", "step", "history", "final", "finished", "traces")},
+        **{name: saved[name] for name in ("epoch", "step", "history", "final", "last", "finished", "traces")},
     )
 
 

@@ -65,6 +65,7 @@ class Fitted:
     multipliers: Tensor  # [epochs, rows of its own method]; see constraint.multipliers
     predictions: dict[str, Predictions]  # by split
     kept_epoch: int  # the epoch whose weights these are
+    last: dict[str, Predictions]  # by split, of the last iterate; the same unless an earlier one is kept
     trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
 
 
@@ -311,7 +312,9 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
             told = [of_run(row, i, rows) for i, rows in enumerate(own)]
             for hook in hooks:
                 hook.epoch(told)
-        put_back_best(loop.best, loop.network)
+        if loop.best:
+            memory.last = {name: answer() for name, answer in answers.items()}
+            put_back_best(loop.best, loop.network)
         memory.final = {name: answer() for name, answer in answers.items()}
         memory.finished = True
         _save(loop, memory, job)
@@ -397,20 +400,30 @@ def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
     over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
     fitted, own = [], own_rows(loop)
     for i, run in enumerate(loop.runs):
-        answers = {
-            name: Predictions(split.labels.cpu(), *_answers(memory.final[name], i, split.groups.cpu()))
-            for name, split in job.data.evaluate.items()
-        }
+        kept_answers = _predictions(memory.final, i, job.data.evaluate)
+        last_answers = _predictions(memory.last, i, job.data.evaluate) if memory.last else kept_answers
         model = fleet.extract(loop.network, i).cpu().eval()
         history = [of_run(row, i, own[i]) for row in memory.history]
         best = int(loop.best["epoch"][i]) if loop.best else -1
         kept = best if best >= 0 else job.recipe.epochs - 1
         masks, multipliers = loop.masks.extract(i).cpu(), over_time[i][:, own[i]]
         trace = torch.cat([part[i][:, own[i]] for part in memory.traces]) if memory.traces else None
-        fitted.append(Fitted(run, model, masks, history, multipliers, answers, kept, trace))
+        fitted.append(
+            Fitted(run, model, masks, history, multipliers, kept_answers, kept, last_answers, trace)
+        )
     return fitted
 
 
-def _answers(final: tuple[Tensor, Tensor], i: int, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    predicted, losses = final
-    return predicted[i].long().cpu(), groups, losses[i].cpu()
+def _predictions(
+    answers: Mapping[str, tuple[Tensor, Tensor]], i: int, splits: Mapping[str, Split]
+) -> dict[str, Predictions]:
+    """What run `i` answered on each split."""
+    return {
+        name: Predictions(
+            split.labels.cpu(),
+            answers[name][0][i].long().cpu(),
+            split.groups.cpu(),
+            answers[name][1][i].cpu(),
+        )
+        for name, split in splits.items()
+    }
