@@ -200,17 +200,21 @@ def build(part: list[Any]) -> None:
         try_setting(given)
 
 
-def tune(names: tuple[str, ...] = ("16", "32")) -> None:
+def tune(names: tuple[str, ...] = ("16", "32")) -> dict[tuple[str, int], list[Any]]:
+    """Every setting that could be built, with its times, by layer and number of runs; prints the best."""
     every = [(n, r, w, p) for n in names for r in RUNS for w in candidates(n) for p in PROGRAMS]
     once = [given for given in every if given[3] == PROGRAMS[0]]
     with get_context("spawn").Pool(14) as pool:
         pool.map(build, [once[i::14] for i in range(14)], chunksize=1)
+    every_found = {}
     for name, runs in itertools.product(names, RUNS):
         found = [result for given in every if given[:2] == (name, runs) if (result := try_setting(given))]
         for part in ("forward", "input", "weight"):
             best = sorted(found, key=lambda result: result[1][part])[:4]
             shown = "; ".join(f"{times[part]:.0f} {given[2:]}" for given, times in best)
             print(f"{runs} runs, {name}, {part}: {shown}", flush=True)
+        every_found[name, runs] = found
+    return every_found
 
 
 if __name__ == "__main__":

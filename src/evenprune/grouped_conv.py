@@ -36,8 +36,9 @@ LEAST_INPUT = 4  # channels that are loaded at once: eight bytes
 GATHER = {4: (128, 16, 8, 1), 16: (256, 0, 4, 3), 32: (128, 0, 4, 3), 64: (128, 0, 8, 3)}
 GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in all
 # walk: pixels of a row at a time, rows of a program, warps, stages; back: the same, and programs in all.
-WALK: dict[int, tuple[int, int, int, int]] = {}  # none is measured yet, so that cuDNN and gather serve
-WALK_BACK: dict[int, tuple[int, int, int, int, int]] = {}
+# Only where they win: 16 channels of more than FEW_RUNS runs.
+WALK = {16: (64, 32, 4, 3)}
+WALK_BACK = {16: (128, 32, 4, 3, 1056)}
 
 
 class Shape(NamedTuple):
@@ -49,7 +50,8 @@ class Shape(NamedTuple):
     runs: int
 
     def walks(self, channels: int) -> bool:
-        return (self.kernel, self.stride, self.pad) == (3, 1, 1) and _block_of(channels) in WALK
+        plain = (self.kernel, self.stride, self.pad) == (3, 1, 1)
+        return plain and self.runs > FEW_RUNS and _block_of(channels) in WALK
 
     def result(self, height: int, width: int) -> tuple[int, int]:
         down, right = ((side + 2 * self.pad - self.kernel) // self.stride + 1 for side in (height, width))
