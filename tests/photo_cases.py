@@ -21,16 +21,17 @@ ATTRIBUTES = {"race": ("Asian", "Black", "White"), "gender": ("female", "male")}
 
 
 def photos(place: Path, count: int = 360) -> None:
-    """photos/, photos.csv (path, smiling, race, gender), my_model.py and dense.safetensors in `place`."""
+    """photos/, photos.csv (path, smiling, race, gender, age), my_model.py, dense.safetensors in `place`."""
     rng = np.random.default_rng(0)
-    lines = ["path,smiling,race,gender"]
+    lines = ["path,smiling,race,gender,age"]
     for i in range(count):
         smiling, race, gender = i % 2, i // 2 % 3, i // 6 % 2
         name = f"{race}/{i:04d}.jpg"
         (place / "photos" / str(race)).mkdir(parents=True, exist_ok=True)
         photo(rng, smiling=smiling, side=20 + 4 * (i % 3)).save(place / "photos" / name, quality=90)
         values = ("no", "yes")[smiling], ATTRIBUTES["race"][race], ATTRIBUTES["gender"][gender]
-        lines.append(",".join((name, *values)))
+        age = 5 + 37 * i % 80 if i % 90 else ""  # of some it is not known
+        lines.append(f"{','.join((name, *values))},{age}")
     (place / "photos.csv").write_text("\n".join(lines) + "\n")
     (place / "my_model.py").write_text(MODEL)
     save_file(trained(place).state_dict(), place / "dense.safetensors")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evenprune import methods
-from evenprune.augment import Both, Colour, Crop, Flip
+from evenprune.augment import Both, Colour, Crop, Flip, parse, unfit
 from evenprune.checkpoint import describe
 from evenprune.draws import augment_draws
 from evenprune.recipe import Augment, Run, Split
@@ -187,6 +188,72 @@ def test_equal_settings_are_equal_experiments() -> None:
     assert describe(Colour()) == describe(Colour())
     assert describe(Colour()) != describe(Colour(contrast=0.3))
     assert describe(Colour()) != describe(Colour(mean=MEAN))
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("texts", "made"),
+    [
+        ([], None),
+        (["flip"], Flip()),
+        (["crop"], Crop(4)),
+        (["crop:2"], Crop(2)),
+        (["color:0.5"], Colour(0.5, 0.5, 0.5)),
+        (["colour"], Colour()),
+        (["flip", " crop : 3 ", "colour:0.1"], Both(Both(Flip(), Crop(3)), Colour(0.1, 0.1, 0.1))),
+    ],
+    ids=str,
+)
+def test_changes_by_their_names(texts: list[str], made: Augment | None) -> None:
+    assert parse(texts) == (made, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flop", "augment is 'flop': choose of flip, crop:4 or colour:0.2"),
+        ("", "choose of flip"),
+        ("flip:3", "flip takes no number"),
+        ("crop:x", "crop takes a whole number of pixels, such as crop:4"),
+        ("crop:0", "crop takes a whole number"),
+        ("crop:-2", "crop takes a whole number"),
+        ("colour:x", "colour takes a positive strength, such as colour:0.2"),
+        ("colour:0", "colour takes a positive strength"),
+        ("colour:nan", "colour takes a positive strength"),
+        ("colour:inf", "colour takes a positive strength"),
+    ],
+)
+def test_names_that_are_no_change_are_refused(text: str, said: str) -> None:
+    _, problems = parse([text, "flip", "flip"])
+    assert said in problems[0]
+    assert problems[1:][-1:] == ["augment names flip twice; once is enough"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "told", "said"),
+    [
+        ((5,), "flip", r"flip is for images [channels, height, width]; the inputs have shape [5]"),
+        ((3, 8, 6), "crop:6", "crop:6 shifts images of 6×8 out of sight; give 5 at most"),
+        ((2, 8, 8), "colour", "colour is for 1 or 3 channels; the inputs have 2"),
+    ],
+)
+def test_inputs_that_cannot_be_changed_so_are_told(shape: tuple[int, ...], told: str, said: str) -> None:
+    augment, _ = parse(["flip", told] if told != "flip" else [told])
+    (problem,) = unfit(augment, np.zeros((4, *shape), np.uint8))
+    assert problem == f"augment: {said}"
+    assert unfit(augment, np.zeros((4, 3, 8, 8), np.uint8)) == []
+    assert unfit(None, np.zeros((4, *shape))) == []
+
+
+def test_colours_are_for_pixels() -> None:
+    colour, _ = parse(["colour"])
+    inputs = np.linspace(0, 1, 12, dtype=np.float32).reshape(1, 3, 2, 2)
+    assert unfit(colour, inputs) == []
+    (problem,) = unfit(colour, 4 * inputs - 2)
+    assert "the inputs go from -2 to 2" in problem
+    assert "Colour(mean=…, std=…)" in problem
 
 
 # --- in training ---

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from evenprune import methods
+from evenprune.augment import Both, Crop, Flip
 from evenprune.experiment import Experiment, build_method, parse_seeds
 
 GOOD = Experiment(model="m.py:f", data="faces.npz", groups=("race",), tolerance=0.01)
@@ -33,6 +34,7 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
         "table": "t.csv", "label": "y", "path": "file", "split": "fold", "classes": ("a",), "test_share": 0.3,
         "image_size": 64, "corrupt": "skip", "numeric": ("age",), "categorical": ("age",), "ignore": ("age",),
+        "bin": ("race=3",), "merge_below": 30, "augment": ("flip",),
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
     assert set(changes) | {"device", "out", "cache"} == {f.name for f in fields(Experiment)}
@@ -51,7 +53,8 @@ def test_all_problems_are_named_at_once() -> None:
     wrong = Experiment(
         sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
         seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
-        image_size=0, test_share=1.0, corrupt="keep",
+        image_size=0, test_share=1.0, corrupt="keep", bin=("age=3,x", "sex=4"), merge_below=0,
+        augment=("flop", "crop:x"),
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
@@ -61,7 +64,9 @@ def test_all_problems_are_named_at_once() -> None:
         "seeds is [1, 1]",
         "method 'ceag:k=0'", "method 'nonsense': there is no such method; choose of nft", "kk",
         "confidence is 1.5", "batch_size is 0", "image_size is 0", "test_share is 1.0",
-        "corrupt is 'keep': choose refuse or skip",
+        "corrupt is 'keep': choose refuse or skip", "bin is 'age=3,x': 'x' is no number",
+        "bin names column 'sex', which is no group", "merge_below is 0", "augment is 'flop'",
+        "augment is 'crop:x'",
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []
@@ -111,6 +116,8 @@ def test_the_recipe_has_what_the_experiment_says() -> None:
     assert (recipe.epochs, recipe.pruning_epochs, recipe.pattern, recipe.exclude) == (9, 2, (2, 4), ("fc",))
     assert isinstance(replace(wanted, optimizer="adamw").recipe().optimizer(weights), AdamW)
     assert replace(wanted, schedule="constant").recipe().scheduler is None
+    assert recipe.augment is None
+    assert replace(wanted, augment=("flip", "crop:2")).recipe().augment == Both(Flip(), Crop(2))
     late = replace(wanted, schedule="steps:0.5,0.75", epochs=8).recipe().scheduler
     assert late is not None
     assert dict(late(optimizer, 8).state_dict()["milestones"]) == {4: 1, 6: 1}

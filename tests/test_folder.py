@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evenprune import groups
 from evenprune.data import class_labels, folder, huggingface, labelled
 from evenprune.tally import InputProblems
 
@@ -111,6 +112,69 @@ def test_missing_attributes_stay_missing(images, tmp_path):
     table["race"][0] = None
     _, _, columns = folder.load(images, written(table, tmp_path / "t.csv"), groups="race")["train"]
     assert columns["race"].tolist()[:2] == [None, "A"]
+
+
+# --- groups ---
+
+
+def test_numbers_go_into_ranges_and_small_groups_are_merged(images, tmp_path):
+    table = rows()
+    table["age"] = [str(5 + i) for i in range(60)]  # too many for groups of their own
+    path = written(table, tmp_path / "t.csv")
+    loaded = folder.load(images, path, groups=["race", "age"], bins={"age": [18, 40]})
+    for name, (_, _, columns) in loaded.items():
+        mine = [i for i in range(60) if labelled.WORDS[table["split"][i].lower()] == name]
+        plain = groups.binned([5 + i for i in mine], edges=[18, 40])
+        assert columns["age"].tolist() == plain.tolist()
+        assert groups.notes_of(columns) == ["age is in ranges that begin at 18, 40."]
+    merged = folder.load(images, path, groups=["race", "age"], bins={"age": [18, 40]}, merge_below=5)
+    train = merged["train"][2]["race × age"]
+    assert set(train) == {"A × 40 and over", "A × 18–39", "B × 18–39", "B × 40 and over", "other"}
+    assert "fewer than 5 training samples, and are merged into “other”: A × under 18" in train.notes[1]
+    assert train.tolist() == groups.merge_below(loaded["train"][2], 5).tolist()
+
+
+def test_ranges_and_merges_that_are_wrong_are_told_with_the_rest(images, tmp_path):
+    table = rows() | {"income": [f"{1000 + i}.5" for i in range(60)], "label": ["cat"] * 60}
+    path = written(table, tmp_path / "t.csv")
+    said = problems(
+        folder.load, images, path, groups=["race", "income"], bins={"race": [3], "age": 4}, merge_below=0
+    )
+    for part in (
+        "bin names column 'age', which is no group (the groups are 'race', 'income')", "merge_below is 0",
+        "one class only", "group column 'income' holds 60 different values on 60 samples",
+        "bins={'income': 4} (--bin income=quantiles:4)",
+    ):  # fmt: skip
+        assert part in said
+    said = problems(folder.load, images, path, groups=["race"], bins={"race": [3]})
+    assert "group column 'race' is to be put into ranges, but 60 of 60 values are no numbers" in said
+
+
+def test_an_attribute_with_ten_thousand_values_says_what_to_do():
+    (words,) = class_labels.too_many_groups("city", [f"c{i % 10_000}" for i in range(30_000)])
+    assert (
+        "'city' holds 10,000 different values on 30,000 samples, such as 'c0', 'c1', 'c2': is it an" in words
+    )
+    (numbers,) = class_labels.too_many_groups("income", [str(i % 10_000 / 8) for i in range(30_000)])
+    assert "put its numbers into ranges, bins={'income': 4} (--bin income=quantiles:4)" in numbers
+    assert class_labels.too_many_groups("age", list(range(90)) * 9) == []
+
+
+def test_arrays_have_ranges_too():
+    images, labels = np.zeros((40, 2, 2, 3), np.uint8), np.arange(40) % 2
+    loaded = folder.from_arrays(images, labels, {"age": np.arange(40)}, bins={"age": [20]})
+    ages = [value for _, _, columns in loaded.values() for value in columns["age"]]
+    assert (ages.count("under 20"), ages.count("20 and over")) == (20, 20)
+
+
+def test_paths_that_begin_with_the_folder_itself(images, tmp_path):
+    table = rows() | {"path": [f"images/{path}" for path in rows()["path"]]}
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert "60 of 60 files are missing" in said
+    assert "there is 'part0/000.png': paths are relative to " in said
+    table["path"] = [f"else/{i}.png" for i in range(60)]
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert said.endswith("put the files there, or take their rows out of the table")
 
 
 # --- splits that are drawn ---
@@ -422,14 +486,14 @@ def test_everything_bad_comes_in_one_error(images, tmp_path):
         "has no column 'rase' (did you mean 'race'?)",
         "one class only: every label is 'cat'",
         "group column 'id' holds 57 different values on 57 samples",
-        "put numbers into ranges (bins), or name another column",
+        "is it an identifier? Name another column",
         "2 of 60 files are missing: 'nowhere.png', 'part0/000'; there is '000.png': write the names with",
         "the table names one image more than once: 'part1/009.png'",
         "1 of 57 images cannot be read",
         "020.png' (no image of a known format)",
         "2 different sizes: 8×8 (55, such as",
         "9×9 (1, such as",
-        "split holds 'holdout', but knows 'train', 'test', 'validation' only",
+        "split holds 'holdout', but knows 'train', 'test', 'validation' only (1 of 57 samples)",
         "there is no sample in split 'test'",
     ):
         assert part in said, said

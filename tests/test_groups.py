@@ -132,6 +132,11 @@ def test_data_frames_are_mappings_of_columns():
         assert list(groups.as_columns(made)) == ["a", "b"]
 
 
+def test_ranges_within_a_name_sort_as_numbers():
+    names = ["A × under 18", "A × 18–29", "A × 60 and over", "B × under 18 × x", "B × 18–29 × x"]
+    assert sorted(sorted(names), key=lambda name: groups.natural_key((name,))) == names
+
+
 def test_names_of_ranges_sort_as_numbers():
     names = ["75 and over", "under 18", "18", "18–29", "9", "-5 to under 0", "-10 to under -5", "under -10"]
     assert [c[0] for c in sorted([(n,) for n in names], key=groups.natural_key)] == [
@@ -330,7 +335,22 @@ def test_small_intersections_become_one_group():
     assert set(column.tolist()) == {"A × f", "A × m", "B × f", "B × m", "rest", None}
     assert column.notes == (
         "4 groups have fewer than 3 samples, and are merged into “rest”: "
-        "C × f (2), C × m (1), D × f (1), D × m (1).",
+        "C × f (2), C × m (1), D × f (1), D × m (1). Wholly in “rest”: race C, race D.",
+    )
+
+
+def test_a_value_that_is_left_nowhere_else_is_told():
+    columns = {"race": ["A"] * 9 + ["B"] * 9 + ["C", "C"], "sex": ["f", "m"] * 9 + ["f", None]}
+    assert "Wholly" not in groups.merge_below({"race": columns["race"]}, 3).notes[0]
+    assert (
+        groups.merge_below(columns, 3).notes[0].endswith(" Wholly in “other”: race C.")
+    )  # (missing) is none
+    only = groups.merge_below({"race": ["A"] * 9 + ["B"] * 9, "sex": ["f"] * 17 + ["m"]}, 3)
+    assert only.notes[0].endswith(" Wholly in “other”: sex m.")
+    part = groups.merge_below({"race": ["A"] * 9 + ["B"] * 5, "sex": ["f"] * 4 + ["m"] * 9 + ["f"]}, 3)
+    assert part.notes == (
+        "One group has fewer than 3 samples, and is merged into “other”: B × f (1). “other” has 1 sample in "
+        "all, still fewer than 3.",
     )
 
 

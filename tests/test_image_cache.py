@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenprune.data import image_cache, image_decoding, image_pool
+from evenprune.cache_command import CacheFlags, listed
+from evenprune.data import image_cache, image_decoding, image_pool, image_store
 from evenprune.data.image_cache import decode, decode_encoded
 from evenprune.tally import InputProblems
 
@@ -190,7 +191,7 @@ def test_any_change_of_the_files_makes_a_new_cache(tmp_path):
     after = decode(paths, size=None, cache=cache, corrupt="skip")
     assert len(cached_files(cache) - known) == 1
     assert len(after.skipped) or not np.array_equal(after.images[2], before.images[2])
-    for change in (paths[:4], paths[::-1], [*paths, paths[0]]):
+    for change in (paths[:4], [*paths, paths[0]]):
         known = cached_files(cache)
         decode(change, size=None, cache=cache, corrupt="skip")
         assert len(cached_files(cache) - known) == 1
@@ -214,6 +215,78 @@ def test_dates_and_places_do_not_matter(tmp_path, monkeypatch):
     assert np.array_equal(moved.images, relative.images)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    order=st.permutations(range(12)), damaged=st.sets(st.integers(0, 11), max_size=9), copied=st.booleans()
+)
+def test_another_order_is_the_same_cache(some, tmp_path, order, damaged, copied: bool):
+    """The slow twin decodes in memory. Caches too large to be copied are made again in the other order."""
+    cache = tmp_path / f"{sorted(damaged)}{copied}"
+    data = [b"junk" if i in damaged else some[i % 11].read_bytes() for i in range(12)]  # two are the same
+    names = [f"{i}" for i in range(12)]
+
+    def decoded(places, **options):
+        own = [names[i] for i in places]
+        return decode_encoded(
+            lambda place: data[places[place]], own, keys=own, size=7, corrupt="skip", **options
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_store, "MOST_COPIED", 10**9 if copied else 0)
+        decoded(range(12), cache=cache)
+        plain, found = decoded(order), decoded(order, cache=cache)
+        if copied:
+            assert len(cached_files(cache)) == 1
+        else:
+            assert isinstance(found.images, np.memmap)
+    assert np.array_equal(found.images, plain.images)
+    assert found.kept.tolist() == plain.kept.tolist()
+    assert found.skipped == plain.skipped
+
+
+def test_nothing_is_decoded_again_in_another_order(tmp_path, monkeypatch):
+    paths, cache = files(tmp_path / "a", 9), tmp_path / "c"
+    first = decode(paths, size=None, cache=cache).images
+    monkeypatch.setattr(image_decoding, "pixels", None)
+    assert np.array_equal(decode(paths[::-1], size=None, cache=cache).images, first[::-1])
+
+
+# --- what is kept ---
+
+
+def test_caches_are_listed_and_removed(tmp_path):
+    cache = tmp_path / "c"
+    assert "nothing is kept" in listed(CacheFlags(folder=str(cache)))
+    decode(files(tmp_path / "a", 3), size=5, cache=cache)
+    decode(files(tmp_path / "b", 4), size=6, cache=cache)
+    (old,) = (path for path in cache.glob("*.json") if json.loads(path.read_text())["given"] == 3)
+    os.utime(old, (time.time() - 9 * 86400,) * 2)
+    os.utime(old.with_suffix(".npy"), (time.time() - 9 * 86400,) * 2)
+    (cache / f"images-{'0' * 32}.json").write_text('{"version": 1}')
+    (cache / f"images-{'1' * 32}-{'2' * 8}.npy").write_text("half a pair")
+    (cache / "images-of-mine.json").write_text("{}")
+    said = listed(CacheFlags(folder=str(cache)))
+    assert f"used    9 d ago  3 images of 5×5 from {tmp_path / 'a'}" in said
+    assert f"used today       4 images of 6×6 from {tmp_path / 'b'}" in said
+    assert "of another version of evenprune" in said
+    assert "damaged, no longer used" in said
+    assert "4 caches, " in said
+    assert "--remove" in said
+    assert "1 cache removed, " in listed(CacheFlags(folder=str(cache), unused=8, remove=True))
+    assert not old.exists()
+    assert "3 caches removed, " in listed(CacheFlags(folder=str(cache), remove=True))
+    assert [path.name for path in cache.iterdir()] == ["images-of-mine.json"]
+
+
+def test_a_cache_that_is_used_is_not_an_old_one(tmp_path):
+    paths, cache = files(tmp_path / "a", 3), tmp_path / "c"
+    decode(paths, size=5, cache=cache)
+    for path in cache.iterdir():
+        os.utime(path, (time.time() - 9 * 86400,) * 2)
+    decode(paths, size=5, cache=cache)
+    assert "0 caches" in listed(CacheFlags(folder=str(cache), unused=1))
+
+
 def test_a_damaged_cache_is_made_again(tmp_path):
     paths, cache = files(tmp_path / "a", 5), tmp_path / "c"
     whole = np.array(decode(paths, size=None, cache=cache).images)
@@ -223,6 +296,8 @@ def test_a_damaged_cache_is_made_again(tmp_path):
     for place, content in (
         (file, good[1][:-1]), (file, good[1][:200]), (file, b""), (file, b"junk"), (record, b""),
         (record, b"[]"), (record, b'{"left out": {"0": "x"}}'), (record, b'{"left out": 3}'),
+        (record, good[0].replace(b"[0, 1, 2, 3, 4]", b"[0, 1, 2, 3, 3]")),
+        (record, good[0].replace(b"[0, 1, 2, 3, 4]", b"[0, 1, 2]")),
     ):  # fmt: skip
         place.write_bytes(content)
         assert np.array_equal(decode(paths, size=None, cache=cache).images, whole)
@@ -273,7 +348,7 @@ def test_a_full_disk_stops_everything(tmp_path, monkeypatch):
     def full(file, shape):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(image_cache, "_write_header", full)
+    monkeypatch.setattr(image_store, "_write_header", full)
     before = list(warnings.filters)
     with pytest.raises(OSError, match="No space left on device") as caught:
         decode(files(tmp_path / "a", 200), size=None, cache=tmp_path / "c")
@@ -406,7 +481,9 @@ def test_the_record_says_what_was_left_out(tmp_path):
         "version": image_cache.VERSION,
         "given": 5,
         "size": 4,
+        "folder": str(tmp_path / "a"),
         "left out": {"1": "no image of a known format"},
+        "order": [0, 1, 2, 3, 4],
     }
 
 

@@ -301,7 +301,7 @@ def test_classes_in_the_order_of_the_model(at_photos: dict[str, Any]) -> None:
 def test_unreadable_images_are_refused_or_skipped(at_photos: dict[str, Any], photo_place: Path) -> None:
     lines = (photo_place / "photos.csv").read_text().splitlines()
     (photo_place / "photos" / "broken.jpg").write_bytes(b"no image")
-    more = [f"{'broken' if i == 8 else 'gone'}.jpg,yes,White,male" for i in (8, 9)]
+    more = [f"{'broken' if i == 8 else 'gone'}.jpg,yes,White,male,30" for i in (8, 9)]
     (photo_place / "broken.csv").write_text("\n".join([*lines, more[0]]))
     (photo_place / "gone.csv").write_text("\n".join([*lines, *more]))
     with pytest.raises(InputProblems) as caught:
@@ -395,6 +395,76 @@ def test_the_inputs_of_a_table_are_chosen_by_flags(at_photos: dict[str, Any], ph
         data_source.load(experiment_of(PruneFlags(**at_photos | {"ignore": ["name"]})))
 
 
+def test_numbers_in_ranges_and_small_groups_merged(at_photos: dict[str, Any]) -> None:
+    flags = {"groups": ["race,age"], "bin": ["age=18,40,60"], "merge_below": 18, "method": ["nft"]}
+    result, out, _ = conducted(PruneFlags(**at_photos | flags))
+    assert "other" in result.samples.names
+    assert "Asian × 18–39" in result.samples.names
+    assert not [name for name in result.samples.names if "under 18" in name]
+    document = json.loads(next((out / "audits").glob("*-test.json")).read_text())
+    assert document["attributes"] == ["race × age"]
+    ranges, merged = document["notes"][:2]
+    assert ranges == "age is in ranges that begin at 18, 40, 60."
+    assert "3 groups have fewer than 18 training samples, and are merged into “other”" in merged
+    whole, _, _ = conducted(PruneFlags(**at_photos | flags | {"merge_below": None, "out": "runs/whole"}))
+    assert len(whole.samples.names) == 12
+    assert whole.audit.attributes == ("race", "age")
+    halves, _, _ = conducted(
+        PruneFlags(**at_photos | flags | {"groups": ["age"], "bin": ["age=quantiles:2"], "merge_below": None})
+    )
+    sizes = halves.document()["samples"]["train"]
+    assert len(sizes) == 2
+    assert abs(sizes[0] - sizes[1]) < 0.1 * sum(sizes)
+
+
+def test_an_npz_has_ranges_and_merges_too(at_home: dict[str, Any]) -> None:
+    arrays = dict(np.load("samples.npz"))
+    arrays["years"] = np.where(np.arange(250) % 50 == 0, -1, np.arange(250) % 70)
+    np.savez("years.npz", **arrays)
+    flags = {"data": "years.npz", "groups": ["years"], "bin": ["years=10,40"], "merge_below": 30}
+    result, _, _ = conducted(PruneFlags(**at_home | flags))
+    assert result.samples.names == ("10–39", "40 and over", "other")
+    assert int((result.samples.splits["train"].groups == -1).sum()) == 3  # −1 is a missing value
+    assert "years is in ranges that begin at 10, 40." in result.audit.notes
+    with pytest.raises(InputProblems, match="'age' is to be put into ranges, but 235 of 250 values"):
+        conducted(PruneFlags(**at_home | {"bin": ["age=3"]}))
+
+
+def weights_of(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {path.name: load_file(path) for path in sorted((out / "models").glob("*.safetensors"))}
+
+
+def test_images_are_changed_at_random_by_the_seed_of_each_run(at_photos: dict[str, Any]) -> None:
+    flags = at_photos | {"groups": ["race"], "method": ["nft"], "seeds": "2"}
+    changed = flags | {"augment": ["flip,crop:2", "colour:0.2"]}
+    _, first, _ = conducted(PruneFlags(**changed))
+    _, again, _ = conducted(PruneFlags(**changed | {"out": "runs/again"}))
+    _, alone, _ = conducted(PruneFlags(**changed | {"seeds": "1,", "out": "runs/alone"}))
+    _, plain, _ = conducted(PruneFlags(**flags | {"out": "runs/plain"}))
+    models = weights_of(first)
+    assert list(models) == ["000-nft-s0.6-seed0.safetensors", "001-nft-s0.6-seed1.safetensors"]
+    for name, model in models.items():
+        assert all(torch.equal(weights_of(again)[name][key], tensor) for key, tensor in model.items())
+        assert not all(torch.equal(weights_of(plain)[name][key], tensor) for key, tensor in model.items())
+    (own,) = weights_of(alone).values()
+    for key, tensor in own.items():  # a run sees in a fleet what it sees alone
+        torch.testing.assert_close(
+            models["001-nft-s0.6-seed1.safetensors"][key], tensor, rtol=1e-4, atol=1e-4
+        )
+    with pytest.raises(InputProblems, match="holds a different experiment"):
+        conducted(PruneFlags(**changed | {"augment": ["flip"], "out": "runs/again"}))
+
+
+def test_notes_speak_of_flags(at_photos: dict[str, Any]) -> None:
+    told: list[str] = []
+    with pytest.raises(InputProblems, match="device 'gpu'"):
+        conducted(PruneFlags(**at_photos | {"groups": ["race,age"], "device": "gpu"}), told.append)
+    assert [note for note in told if re.search("'age' holds 8. different numbers .*: --bin age=quant", note)]
+    flags = {"groups": ["race,age"], "bin": ["age=quantiles:4"], "k": 40}
+    _, _, notes = conducted(PruneFlags(**at_photos | flags))
+    assert [note for note in notes if "Merge groups (--merge-below), lower --k, or use --method" in note]
+
+
 BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [
     ({"image_size": None}, ["3 different sizes", "--image-size 64"]),
     ({"label": "smile"}, ["has no column 'smile' (did you mean 'smiling'?)"]),
@@ -405,7 +475,26 @@ BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [
     ({"test": "t.npz"}, ["--test is for an NPZ file; 'photos' is a folder of images"]),
     ({"data": "nowhere"}, ["data 'nowhere': No such file or folder"]),
     ({"data": "photos.csv"}, ["--table is for a folder of images; 'photos.csv' is a table"]),
-    ({"groups": ["path"]}, ["group column 'path' holds 360 different values on 360 samples"]),
+    ({"groups": ["path"]}, ["group column 'path' holds 360 different values", "is it an identifier?"]),
+    ({"bin": ["age=18"]}, ["bin names column 'age', which is no group (the groups are 'race', 'gender')"]),
+    (
+        {"bin": ["race=1,2", "gender=2,1"], "augment": ["flop"], "merge_below": -3},
+        ["3 problems", "bin is 'gender=2,1': the edges must rise", "augment is 'flop'", "merge_below is -3"],
+    ),
+    (
+        {"bin": ["race=1,2"], "label": "smile"},
+        ["2 problems", "did you mean 'smiling'?", "'race' is to be put into ranges, but 360 of 360 values"],
+    ),
+    ({"groups": ["age"], "bin": ["age=200,300"]}, ["all 356 values lie in one range, 'under 200'"]),
+    ({"merge_below": 999}, ["merge_below is 999: every group has fewer samples, the largest"]),
+    (
+        {"augment": ["flip,crop:24"]},
+        ["augment: crop:24 shifts images of 24×24 out of sight; give 23 at most"],
+    ),
+    (
+        {"data": "photos.csv", "table": None, "augment": ["flip"], "ignore": ["path"]},
+        ["--augment is for an NPZ file or a folder of images", "'photos.csv' is a table"],
+    ),
 ]
 
 

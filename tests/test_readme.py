@@ -98,16 +98,23 @@ def test_own_images_command(photo_place):
     assert "0 no, 1 yes" in done.stderr
     pages = sorted(path.name for path in (photo_place / "runs/photos/audits").glob("*.html"))
     assert pages == ["000-ceag-s0.8-seed0-test.html", "000-ceag-s0.8-seed0-train.html"]
-    assert "Asian × female" in (photo_place / "runs/photos/audits" / pages[0]).read_text()
+    page = (photo_place / "runs/photos/audits" / pages[0]).read_text()
+    for part in ("Asian × 18–39", "White × 60 and over", "age is in ranges that begin at 18, 40, 60."):
+        assert part in page
+    assert (
+        "3 groups have fewer than 18 training samples, and are merged into “other”: Asian × under 18" in page
+    )
     assert (photo_place / "runs/photos/comparison.html").as_uri() in done.stdout
 
 
 def test_own_images_snippet(photo_place, monkeypatch, capsys):
     monkeypatch.chdir(photo_place)
     given = {"evenprune": evenprune, "methods": evenprune.methods, "model": trained(photo_place)}
-    given["recipe"] = evenprune.Recipe(epochs=3, pruning_epochs=1, batch_size=32)
-    exec(OWN_IMAGES, given)
+    given["recipe"] = evenprune.Recipe(epochs=5, pruning_epochs=1, batch_size=32)
+    with pytest.warns(UserWarning, match="a ring of 40 fills only after"):  # there are few photos here
+        exec(OWN_IMAGES, given)
     assert "288 train, 72 test samples of 2 classes ('no', 'yes')" in capsys.readouterr().out
+    assert set(given["photos"]["train"][2]["race × age"]) > {"Asian × 18–39", "other"}
     assert given["result"].audits["CEAG, seed 0"]["test"].verdict in ("pass", "fail", "inconclusive")
 
 

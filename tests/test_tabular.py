@@ -120,6 +120,9 @@ def test_a_numeric_group_goes_into_ranges(tmp_path: Path) -> None:
     data = load(tmp_path, ROWS, groups=["age"])
     ages = groups.binned(data["train"][2]["age"], edges=[30, 50])
     assert ages.tolist() == ["under 30", "30–49", "30–49", None, "50 and over", "50 and over"]
+    told = load(tmp_path, ROWS, groups=["age"], numeric=["age"], bins={"age": [30, 50]})
+    assert told["train"][2]["age"].tolist() == ages.tolist()
+    assert told.description.features == ("age", "age (missing)")  # the inputs are the numbers themselves
 
 
 def test_a_split_is_drawn_of_each_class_and_is_the_same_at_every_call(tmp_path: Path) -> None:

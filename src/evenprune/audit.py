@@ -94,12 +94,12 @@ def audit(
     if problems or more or data is None or options.problems(measure):
         raise InputProblems(options.problems(measure) + problems + more)
     found, notes = with_columns(audit_tally(data, options), further)
-    return _with_notes(found, [*notes_of(groups), *notes])
+    return with_notes(found, [*notes_of(groups), *notes])
 
 
-def _with_notes(found: Audit, notes: Sequence[str]) -> Audit:
+def with_notes(found: Audit, notes: Sequence[str]) -> Audit:
     """What was noted of the columns comes first: ranges that could not be had, groups that were merged."""
-    models = {name: _with_notes(one, notes) for name, one in found.models.items()}
+    models = {name: with_notes(one, notes) for name, one in found.models.items()}
     return replace(found, notes=(*notes, *found.notes), models=models) if notes else found
 
 

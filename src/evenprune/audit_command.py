@@ -13,6 +13,7 @@ from evenprune.tally import InputProblems
 
 if TYPE_CHECKING:
     from evenprune.columns import Answers, Columns
+    from evenprune.group_rules import GroupRules
     from evenprune.tally import Measure
 
 PASS, FAIL, INCONCLUSIVE = 0, 1, 3  # exit codes
@@ -55,6 +56,13 @@ class AuditFlags:
     group: Annotated[Several, flag("--group", "Column of groups; repeated: their intersections.", "COL")] = (
         None
     )
+    bin: Annotated[
+        Several,
+        flag("--bin", "Ranges of numbers in a group: age=18,30 or age=quantiles:4; repeatable.", "RULE"),
+    ] = None
+    merge_below: Annotated[
+        int | None, flag("--merge-below", "Groups with fewer rows become one, “other”.", "N")
+    ] = None
     tolerance: Annotated[
         float | None,
         flag("--tolerance", "How much more than the average a group may lose.", "X"),
@@ -99,9 +107,11 @@ class AuditFlags:
 def audited(flags: AuditFlags) -> dict[str, Any]:
     """The audit document, or everything that stands in its way."""
     from evenprune import tables
-    from evenprune.audit import Options, audit_tally
+    from evenprune.audit import Options, audit_tally, with_notes
 
     columns, problems = _columns(flags)
+    rules, wrong = _rules(flags)
+    problems += wrong
     if flags.tolerance is None:
         problems.append("--tolerance is missing: how much more than the average may a group lose, e.g. 0.02?")
     options = Options(
@@ -116,12 +126,25 @@ def audited(flags: AuditFlags) -> dict[str, Any]:
     try:
         if columns is None:
             raise InputProblems(tables.check(flags.file, _named(flags)) if flags.file else [])
-        data = tables.read(flags.file or "-", columns)
+        data, notes = tables.read_grouped(flags.file or "-", columns, rules)
     except InputProblems as error:
         raise InputProblems(problems + error.problems) from None
     if problems:
         raise InputProblems(problems)
-    return audit_tally(data, options).to_dict()
+    return with_notes(audit_tally(data, options), notes).to_dict()
+
+
+def _rules(flags: AuditFlags) -> tuple["GroupRules", list[str]]:
+    """How the groups are made, and what is wrong with that; then there are no rules."""
+    from evenprune.group_rules import GroupRules, parse_bins
+
+    bins, problems = parse_bins(flags.bin or [])
+    problems += GroupRules(bins, flags.merge_below).problems(flags.group or [])
+    if flags.each and flags.merge_below is not None:
+        problems.append(
+            "--merge-below makes one column of groups, --each takes them apart: leave one out"
+        )
+    return (GroupRules() if problems else GroupRules(bins, flags.merge_below)), problems
 
 
 def _kinds(flags: AuditFlags) -> dict["Answers", tuple[str, str | None, list[str]]]:

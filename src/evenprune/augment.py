@@ -1,10 +1,14 @@
 """Random changes of images [samples, channels, height, width], as pure functions of random numbers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evenprune.recipe import Augment
@@ -132,3 +136,74 @@ class Both:
     def __call__(self, inputs: Tensor, uniform: Tensor) -> Tensor:
         changed = self.first(inputs, uniform[:, : self.first.draws])
         return self.second(changed, uniform[:, self.first.draws :])
+
+
+# --- names ---
+
+EXAMPLE = "flip, crop:4 or colour:0.2"
+SPELLED = {"color": "colour"}
+
+
+def parse(texts: Sequence[str]) -> tuple[Augment | None, list[str]]:
+    """ "flip", "crop:4", "colour:0.2" as one change after the other; and what is wrong with the texts."""
+    found, seen, problems = list[Augment](), list[str](), list[str]()
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        name = SPELLED.get(name, name)
+        if name in seen:
+            problems.append(f"augment names {name} twice; once is enough")
+        seen.append(name)
+        made = _named(name, value)
+        if isinstance(made, str):
+            problems.append(f"augment is {text!r}: {made}")
+        else:
+            found.append(made)
+    return reduce(Both, found) if found else None, problems
+
+
+def _named(name: str, value: str) -> Augment | str:
+    """A change by its name and its one number; or why there is none."""
+    if name == "flip":
+        return Flip() if not value else "flip takes no number"
+    if name == "crop":
+        fits = not value or (value.isdecimal() and int(value) > 0)
+        return Crop(int(value or 4)) if fits else "crop takes a whole number of pixels, such as crop:4"
+    if name != "colour":
+        return f"choose of {EXAMPLE}, several with commas"
+    try:
+        strength = float(value or 0.2)
+    except ValueError:
+        strength = math.nan
+    fits = 0 < strength < math.inf
+    return (
+        Colour(strength, strength, strength)
+        if fits
+        else "colour takes a positive strength, such as colour:0.2"
+    )
+
+
+def unfit(augment: Augment | None, inputs: NDArray[Any]) -> list[str]:
+    """Why samples [N, …] cannot be changed so."""
+    if augment is None:
+        return []
+    if isinstance(augment, Both):
+        return unfit(augment.first, inputs) + unfit(augment.second, inputs)
+    name, shape = type(augment).__name__.lower(), list(inputs.shape[1:])
+    if len(shape) != 3:
+        return [f"augment: {name} is for images [channels, height, width]; the inputs have shape {shape}"]
+    if isinstance(augment, Crop) and augment.padding >= min(shape[1:]):
+        size, most = f"{shape[2]}×{shape[1]}", min(shape[1:]) - 1
+        return [f"augment: crop:{augment.padding} shifts images of {size} out of sight; give {most} at most"]
+    return _uncoloured(inputs) if isinstance(augment, Colour) else []
+
+
+def _uncoloured(inputs: NDArray[Any]) -> list[str]:
+    if inputs.shape[1] not in (1, 3):
+        return [f"augment: colour is for 1 or 3 channels; the inputs have {inputs.shape[1]}"]
+    low, high = (0.0, 1.0) if inputs.dtype == np.uint8 else (float(inputs.min()), float(inputs.max()))
+    if low >= 0 and high <= 1:
+        return []
+    return [
+        f"augment: colour changes pixels in 0 … 1 or bytes; the inputs go from {low:.3g} to {high:.3g}. Give "
+        "bytes, with a model that normalises them itself; from Python, Colour(mean=…, std=…)"
+    ]

@@ -9,8 +9,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from evenprune import audit_command, data_command, prune_command, report_command
+from evenprune import audit_command, cache_command, data_command, prune_command, report_command
 from evenprune.audit_command import AuditFlags, flag
+from evenprune.cache_command import CacheFlags
 from evenprune.data_command import GetFlags
 from evenprune.prune_command import PruneFlags, RunFlags
 from evenprune.report_command import PaperFlags
@@ -149,7 +150,7 @@ def _run(flags: Any) -> None:
 
 @data_app.callback()
 def _data() -> None:
-    """Data sets that experiments need."""
+    """Data sets that experiments need, and what is kept of images."""
 
 
 @data_app.command("get")
@@ -164,6 +165,17 @@ def _data_get(flags: GetFlags) -> None:
     except InputProblems as error:
         refuse(error.problems)
     say(data_command.report(done))
+
+
+@data_app.command("caches")
+@taking(CacheFlags)
+def _data_caches(flags: CacheFlags) -> None:
+    """List the decoded images that prune keeps on disk, or remove them."""
+    try:
+        text = cache_command.listed(flags)
+    except InputProblems as error:
+        refuse(error.problems)
+    say(text)
 
 
 def _note(text: str) -> None:

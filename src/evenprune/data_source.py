@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evenprune.data.arrays import Samples
+from evenprune.data.image_store import FOLDER
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.formats import SUFFIXES
+from evenprune.group_rules import Bins, measured, merged, parse_bins, ranged
 from evenprune.groups import Column
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
-CACHE = Path("runs") / "image-cache"
 KINDS = {
     "npz": "an NPZ file",
     "images": "a folder of images",
@@ -32,6 +36,7 @@ FLAGS = {  # those that not every kind of data has
     "test_share": ("images", "saved", "table"),
     "image_size": ("images", "saved"),
     "corrupt": ("images", "saved"),
+    "augment": ("npz", "images", "saved"),
 }
 
 
@@ -59,7 +64,7 @@ def load(wanted: Experiment) -> Mapping[str, Samples]:
         raise InputProblems(problems + error.problems) from None
     if problems:
         raise InputProblems(problems)
-    for note in _notes(splits, kind):
+    for note in [*_notes(splits, kind), *measured(splits["train"][2] if "train" in splits else {})]:
         warnings.warn(note, stacklevel=2)
     _remember(splits)
     return splits
@@ -115,7 +120,43 @@ def _remember(splits: Any) -> None:
 def _npz(wanted: Experiment) -> Mapping[str, Samples]:
     from evenprune.data import arrays
 
-    return arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
+    splits = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
+    return _grouped(splits, **_rules(wanted))
+
+
+def _rules(wanted: Experiment) -> dict[str, Any]:
+    return {"bins": parse_bins(wanted.bin)[0], "merge_below": wanted.merge_below}
+
+
+def _grouped(
+    splits: Mapping[str, Samples], *, bins: Mapping[str, Bins], merge_below: int | None
+) -> dict[str, Samples]:
+    """Columns in ranges, and small groups merged, as the other readers do it themselves."""
+    sizes = [len(labels) for _, labels, _ in splits.values()]
+    training = np.repeat([name == "train" for name in splits], sizes)
+    joined = {
+        attribute: np.concatenate([_plain(own[attribute]) for _, _, own in splits.values()])
+        for attribute in bins
+    }
+    found, problems = ranged(joined, bins, training=training)
+    if problems:
+        raise InputProblems(problems)
+    cuts = np.cumsum(sizes)[:-1]
+    pieces = {attribute: np.split(values, cuts) for attribute, values in found.items()}
+    columns = {
+        name: own | {attribute: pieces[attribute][place] for attribute in bins}
+        for place, (name, (_, _, own)) in enumerate(splits.items())
+    }
+    if merge_below is not None:
+        columns = merged(columns, merge_below)
+    return {name: (inputs, labels, columns[name]) for name, (inputs, labels, _) in splits.items()}
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    """Of whole numbers −1 is a missing value, as prune() takes it, unless there are others below zero."""
+    if values.dtype.kind == "i" and values.size and values.min() == -1:
+        return np.array([None if value == -1 else value for value in values.tolist()], dtype=object)
+    return values.astype(object)
 
 
 def _images(wanted: Experiment) -> Mapping[str, Samples]:
@@ -140,10 +181,11 @@ def _of_images(wanted: Experiment) -> dict[str, Any]:
     return {
         "label": wanted.label,
         "groups": wanted.groups,
+        **_rules(wanted),
         "classes": wanted.classes or None,
         "test_share": wanted.test_share,
         "image_size": wanted.image_size,
-        "cache": Path(wanted.cache) if wanted.cache else CACHE,
+        "cache": Path(wanted.cache) if wanted.cache else FOLDER,
         "corrupt": wanted.corrupt,
     }
 
@@ -155,6 +197,7 @@ def _table(wanted: Experiment) -> Mapping[str, Samples]:
         wanted.data,
         label=wanted.label,
         groups=wanted.groups,
+        **_rules(wanted),
         split=wanted.split,
         test_share=wanted.test_share,
         numeric=wanted.numeric or None,

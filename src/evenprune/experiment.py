@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evenprune.group_rules import GroupRules, parse_bins
+
 if TYPE_CHECKING:
     from evenprune.plan import Method
     from evenprune.recipe import Recipe
@@ -43,6 +45,8 @@ class Experiment:
     test: str = told("", "NPZ of the test samples, if an NPZ has no split.", metavar="FILE")
     weights: str = told("", "Safetensors file with the weights of the dense model.", metavar="FILE")
     groups: tuple[str, ...] = told((), "Columns of groups (a,b or repeated): intersections.", metavar="COL")
+    bin: tuple[str, ...] = told((), "Ranges of numbers: age=18,30 or age=quantiles:4.", metavar="RULE")
+    merge_below: int | None = told(None, "Groups with fewer training samples become one.", metavar="N")
     table: str = told("", "Images: CSV, Parquet … of paths, labels, groups.", metavar="FILE")
     label: str = told("label", "Column of the labels.", metavar="COL")
     path: str = told("", "Column of the images (path, or image in Hugging Face).", metavar="COL")
@@ -68,6 +72,7 @@ class Experiment:
     weight_decay: float = told(0.0, "Weight decay, not on biases and norms.", metavar="X")
     optimizer: str = told("sgd", "sgd or adamw.", metavar="NAME")
     schedule: str = told("steps", "Of the rate: steps:0.6,0.9, cosine, constant.", metavar="NAME")
+    augment: tuple[str, ...] = told((), "Changes of images, such as flip,crop:4,colour:0.2.", metavar="NAME")
     clip_norm: float | None = told(None, "Largest norm of a run's gradient.", metavar="X")
     precision: str = told("auto", "float32, bfloat16, or auto: bfloat16 on a GPU.", metavar="NAME")
     scope: str = told("layer", "Prune by layer, or global: all layers together.", metavar="NAME")
@@ -96,12 +101,18 @@ class Experiment:
 
     def problems(self) -> list[str]:
         """Every fault of the values themselves; files and data are read later."""
-        return [*_text_problems(self), *_number_problems(self), *method_problems(self)]
+        return [
+            *_text_problems(self),
+            *_number_problems(self),
+            *_parsed_problems(self),
+            *method_problems(self),
+        ]
 
     def methods(self) -> list["Method"]:
         return [build_method(text, self) for text in self.method]
 
     def recipe(self) -> "Recipe":
+        from evenprune import augment
         from evenprune.recipe import Recipe
 
         return Recipe(
@@ -112,6 +123,7 @@ class Experiment:
             scheduler=_scheduler(self),
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
+            augment=augment.parse(self.augment)[0],
             precision=None if self.precision == "auto" else self.precision,  # type: ignore[arg-type]  # checked
             scope=self.scope,  # type: ignore[arg-type]
             pattern=_pattern(self.pattern),
@@ -162,6 +174,16 @@ def _number_problems(e: Experiment) -> Iterator[str]:
         yield f"confidence is {e.confidence}: it must lie between 0.5 and 1, such as 0.95"
     if not e.seeds or len(set(e.seeds)) < len(e.seeds):
         yield f"seeds is {list(e.seeds)}: give one or more different whole numbers"
+
+
+def _parsed_problems(e: Experiment) -> Iterator[str]:
+    """Flags with a little language of their own."""
+    from evenprune import augment
+
+    bins, problems = parse_bins(e.bin)
+    yield from problems
+    yield from GroupRules(bins, e.merge_below).problems(e.groups)
+    yield from augment.parse(e.augment)[1]
 
 
 def _names() -> Sequence[str]:

@@ -7,7 +7,6 @@ of two or more of them makes groups of its own, which overlap.
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenprune import ranges
+from evenprune.ranges import Ranges, bin_problems, ranges_of
 from evenprune.tally import Cell, FloatArray, InputProblems, IntArray
 
 MISSING = "(missing)"
@@ -130,7 +131,7 @@ def natural_key(cell: Cell) -> list[tuple[Any, ...]]:
     """Sorts "2" before "10", "under 18" before "18–29", and missing values last."""
 
     def parts(text: str) -> tuple[Any, ...]:
-        found = re.findall(r"^-\d+|\d+|\D+", re.sub(r"^under (?=-?\d)", "", text))
+        found = re.findall(r"^-\d+|\d+|\D+", re.sub(r"(^| × )under (?=-?\d)", r"\1", text))
         return tuple((0, int(p), "") if p.lstrip("-").isdecimal() else (1, 0, p) for p in found)
 
     return [(value is None, parts(value or ""), value or "") for value in cell]
@@ -234,144 +235,55 @@ def binned(
     could look different. Give all samples at once; or splits one by one, with the same edges.
     """
     numbers, problems = _numbers(values)
-    problems += _bin_problems(edges, quantiles)
+    problems += bin_problems(edges, quantiles)
     if problems:
         raise InputProblems(problems)
-    notes = []
-    if edges is None:
-        edges = quantile_edges(numbers, quantiles or 1)
-        if quantiles is not None and len(edges) < quantiles - 1:
-            notes.append(
-                f"{quantiles} ranges of about equal size were asked for, and there are {len(edges) + 1}: "
-                "some values are so frequent that they fill more than one."
-            )
-    known = ~np.isnan(numbers)
-    if whole is None:
-        whole = _all_whole(numbers[np.isfinite(numbers)])
-    names = np.array(
-        _range_names([float(e) for e in edges], numbers[known], whole=whole, unit=unit), dtype=object
-    )
+    found = ranges_of(numbers, edges=edges, quantiles=quantiles, unit=unit, whole=whole)
+    return Column.of(in_ranges(numbers, found), found.notes)
+
+
+def in_ranges(numbers: FloatArray, into: Ranges) -> NDArray[Any]:
+    """The name of the range of each number; None where it is NaN."""
+    known, names = ~np.isnan(numbers), np.array(into.names, dtype=object)
     found = np.full(numbers.shape, None, dtype=object)
-    found[known] = names[np.searchsorted(np.asarray(edges, dtype=float), numbers[known], side="right")]
-    return Column.of(found, notes)
+    found[known] = names[np.searchsorted(np.asarray(into.edges, dtype=float), numbers[known], side="right")]
+    return found
 
 
 def quantile_edges(values: Any, count: int) -> tuple[float, ...]:
-    """Where `count` ranges of about equal size begin, the first left out: fewer where values are frequent.
-
-    Of all numbers that change the sizes by a twentieth at the most, each edge is the roundest.
-    """
+    """Where `count` ranges of about equal size begin, as ranges.quantile_edges finds them."""
     numbers, problems = _numbers(values)
-    problems += _bin_problems(None, count)
+    problems += bin_problems(None, count)
     if problems:
         raise InputProblems(problems)
-    known = np.sort(numbers[np.isfinite(numbers)])
-    if not known.size:
-        return ()
-    edges = {_quantile_edge(known, place / count, slack=0.05 / count) for place in range(1, count)}
-    return tuple(sorted(edge for edge in edges if edge > known[0]))  # a range below the smallest is empty
-
-
-def _quantile_edge(known: FloatArray, share: float, *, slack: float) -> float:
-    """The roundest number with about this share of the sorted values below it."""
-    size, whole = known.size, _all_whole(known)
-    at = min(math.ceil(size * share), size - 1)
-    first = min(math.ceil(size * (share - slack)), at)
-    last = min(max(math.floor(size * (share + slack)), at), size - 1)
-    low, middle, high = (float(known[place]) for place in (first, at, last))
-    if low < high:
-        return _roundest(low, high, near=middle, whole=whole)
-    below, up_to = np.searchsorted(known, middle, side="left"), np.searchsorted(known, middle, side="right")
-    if up_to == size or share - below / size <= up_to / size - share:
-        return middle
-    beyond = float(known[up_to])  # a frequent value: all of it is better below the edge than above
-    return _roundest(
-        math.floor(middle) + 1.0 if whole else math.nextafter(middle, math.inf),
-        beyond,
-        near=beyond,
-        whole=whole,
-    )
+    return ranges.quantile_edges(numbers, count)
 
 
 def _numbers(values: Any) -> tuple[FloatArray, list[str]]:
-    """A column of numbers, or of texts that are numbers, NaN where missing; and what is wrong with it."""
+    """A column of numbers, NaN where missing; and what is wrong with it."""
     array = to_array(values)
     if array.ndim != 1:
         return np.empty(0), [
             f"the values to put into ranges have shape {list(array.shape)}: give one a sample"
         ]
-    if array.dtype.kind in "biuf":
-        return array.astype(float), []
-    numbers, wrong = np.full(array.size, np.nan), []
-    for i, value in enumerate(array.tolist()):
-        try:
-            numbers[i] = np.nan if is_missing(value) else float(value)
-        except (TypeError, ValueError):
-            wrong.append((i, value))
+    numbers, wrong = numbers_of(array)
     if not wrong:
         return numbers, []
-    first, value = wrong[0]
+    first, value = next(iter(wrong.items()))
     return numbers, [f"{len(wrong):,} values are no numbers; the first is {value!r} of sample {first:,}"]
 
 
-def _bin_problems(edges: Sequence[float] | None, quantiles: int | None) -> list[str]:
-    if (edges is None) == (quantiles is None):
-        return ["give either edges, such as [18, 30, 45], or quantiles, such as 4"]
-    if edges is None:
-        fits = isinstance(quantiles, int | np.integer) and quantiles >= 2
-        return [] if fits else [f"quantiles is {quantiles!r}: it must be a whole number, 2 or more"]
-    listed = [float(edge) for edge in edges]
-    rising = all(a < b for a, b in itertools.pairwise(listed))
-    if listed and rising and all(map(math.isfinite, listed)):
-        return []
-    return [f"edges is {list(edges)}: give one or more numbers, each larger than the one before"]
-
-
-def _all_whole(numbers: FloatArray) -> bool:
-    return bool((numbers == np.floor(numbers)).all())
-
-
-def _roundest(low: float, high: float, *, near: float, whole: bool) -> float:
-    """Of the numbers from low to high one with the fewest digits; of several, the one next to `near`."""
-    if low == high:
-        return near
-    top = min(math.ceil(math.log10(max(abs(low), abs(high)))), 308)
-    for power in range(top, 0 if whole else max(top - 17, -300), -1):
-        for step in (10.0**power, 5 * 10.0 ** (power - 1)):
-            first, last = math.ceil(low / step), math.floor(high / step)
-            if first <= last:
-                rounded = round(min(max(round(near / step), first), last) * step, 1 - power)
-                if low <= rounded <= high:
-                    return rounded
-    return near
-
-
-def _range_names(edges: Sequence[float], numbers: FloatArray, *, whole: bool, unit: str) -> list[str]:
-    """Names of the ranges below, between and above the edges."""
-    after = f" {unit}" if unit else ""
-    inclusive = whole and _all_whole(np.array(edges)) and all(abs(edge) < 2**53 for edge in edges)
-
-    def between(low: float, high: float) -> str:
-        if not inclusive:
-            return f"{_written(low)} to under {_written(high)}{after}"
-        last = high - 1
-        if last == low:
-            return f"{_written(low)}{after}"
-        return f"{_written(low)}{' to ' if low < 0 else '–'}{_written(last)}{after}"
-
-    if not edges:
-        if not numbers.size:
-            return [""]
-        low, high = float(numbers.min()), float(numbers.max())
-        return [f"{_written(low)}{'' if low == high else f' to {_written(high)}'}{after}"]
-    middle = [between(low, high) for low, high in itertools.pairwise(edges)]
-    return [f"under {_written(edges[0])}{after}", *middle, f"{_written(edges[-1])}{after} and over"]
-
-
-def _written(number: float) -> str:
-    """The shortest text that is this number and no other; no thousands separators, which would not sort."""
-    whole = number.is_integer() and abs(number) < 2**53
-    return str(int(number)) if whole else np.format_float_positional(number, trim="-")
+def numbers_of(column: NDArray[Any]) -> tuple[FloatArray, dict[int, Any]]:
+    """A column of numbers, or of texts that are numbers, NaN where missing; and the others by their place."""
+    if column.dtype.kind in "biuf":
+        return column.astype(float), {}
+    numbers, wrong = np.full(column.size, np.nan), dict[int, Any]()
+    for place, value in enumerate(column.tolist()):
+        try:
+            numbers[place] = np.nan if is_missing(value) else float(value)
+        except (TypeError, ValueError):
+            wrong[place] = value
+    return numbers, wrong
 
 
 # --- small groups to one ---
@@ -391,23 +303,58 @@ def merge_below(columns: Any, n: int, *, into: str = "other", training: Any = No
     cell, cells = cells_of(columns)
     counted, places = (cell, cells) if training is None else cells_of(as_columns(training))
     counts = dict(zip(places, np.bincount(counted, minlength=len(places)).tolist(), strict=True))
-    known = sorted({c for c in (*cells, *places) if None not in c}, key=natural_key)
-    name_of = dict(zip(known, group_cells(known, tuple(columns), each=False).names, strict=True))
-    sizes = {name_of[c]: counts.get(c, 0) for c in known if c in set(cells)}
-    small = {name: size for name, size in sizes.items() if size < n}
-    names = [None if c not in name_of else into if name_of[c] in small else name_of[c] for c in cells]
-    notes = [_merged_note(small, n, into, sizes, trained=training is not None)] if small else []
-    return Column.of(np.array(names, dtype=object)[cell], notes)
+    trained = training is not None
+    names, notes = merged_names(cells, counts, tuple(columns), n=n, into=into, trained=trained)
+    return Column.of(np.array(names, dtype=object)[cell], [*notes_of(columns), *notes])
+
+
+def merged_names(
+    cells: Sequence[Cell],
+    counts: Mapping[Cell, int],
+    attributes: Sequence[str],
+    *,
+    n: int,
+    into: str = "other",
+    trained: bool = False,
+) -> tuple[list[str | None], list[str]]:
+    """What each cell is called after groups of fewer than n were merged, None if missing; and the note on it.
+
+    counts: samples of the cells that have any; trained: these are training samples, others are to follow.
+    """
+    known = sorted({c for c in (*cells, *counts) if None not in c}, key=natural_key)
+    name_of = dict(zip(known, group_cells(known, attributes, each=False).names, strict=True))
+    small = {c for c in known if counts.get(c, 0) < n}
+    names = [None if c not in name_of else into if c in small else name_of[c] for c in cells]
+    there = set(cells)
+    here = [c for c in known if c in there]
+    merged = [c for c in here if c in small]
+    if not merged:
+        return names, []
+    before = next((size for c, size in counts.items() if name_of.get(c) == into and c not in small), 0)
+    total = sum(counts.get(c, 0) for c in small) + before
+    sizes = {name_of[c]: counts.get(c, 0) for c in merged}
+    note = _merged_note(sizes, n, into, before=before, total=total, trained=trained)
+    return names, [note + _hidden(merged, [c for c in here if c not in small], attributes, into)]
+
+
+def _hidden(small: Sequence[Cell], left: Sequence[Cell], attributes: Sequence[str], into: str) -> str:
+    """Of several attributes, the values that no group has any more; in words."""
+    kept = {pair for cell in left for pair in enumerate(cell)}
+    gone = {pair for cell in small for pair in enumerate(cell)} - kept
+    if len(attributes) < 2 or not gone:
+        return ""
+    named = sorted((place, natural_key((value,)), value) for place, value in gone)
+    told = ", ".join(f"{attributes[place]} {value}" for place, _, value in named[:NAMED_IN_NOTES])
+    more = f" … and {len(named) - NAMED_IN_NOTES:,} more" if len(named) > NAMED_IN_NOTES else ""
+    return f" Wholly in “{into}”: {told}{more}."
 
 
 def _merged_note(
-    small: Mapping[str, int], n: int, into: str, sizes: Mapping[str, int], *, trained: bool
+    small: Mapping[str, int], n: int, into: str, *, before: int, total: int, trained: bool
 ) -> str:
     many, kind = f"{len(small):,} groups", "training samples" if trained else "samples"
     named = ", ".join(f"{name} ({size:,})" for name, size in list(small.items())[:NAMED_IN_NOTES])
     more = f" … and {len(small) - NAMED_IN_NOTES:,} more" if len(small) > NAMED_IN_NOTES else ""
-    before = sizes[into] if into in sizes and into not in small else 0
-    total = sum(small.values()) + before
     sentences = [
         f"{'One group has' if len(small) == 1 else f'{many} have'} fewer than {n:,} {kind}, "
         f"and {'is' if len(small) == 1 else 'are'} merged into “{into}”: {named}{more}."
@@ -415,5 +362,6 @@ def _merged_note(
     if before:
         sentences.append(f"“{into}” was there before, with {before:,}.")
     if total < n:
-        sentences.append(f"“{into}” has {total:,} {kind} in all, still fewer than {n:,}.")
+        counted = kind if total != 1 else kind.removesuffix("s")
+        sentences.append(f"“{into}” has {total:,} {counted} in all, still fewer than {n:,}.")
     return " ".join(sentences)

@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 
 # What prune reads its data by; a built-in experiment has data of its own.
 OF_DATA = (
-    "test", "table", "label", "path", "split", "classes", "numeric", "categorical", "ignore", "test_share",
-    "image_size", "corrupt", "cache",
+    "test", "bin", "merge_below", "table", "label", "path", "split", "classes", "numeric", "categorical",
+    "ignore", "test_share", "image_size", "corrupt", "cache",
 )  # fmt: skip
+
+
+SEPARATED = (
+    "groups",
+    "classes",
+    "numeric",
+    "categorical",
+    "ignore",
+)  # a,b or repeated: names may have commas
 
 
 def _flag(of: "Field[Any]", hint: Any, *, own_defaults: bool) -> tuple[str, Any, Any]:
@@ -85,8 +94,8 @@ def experiment_of(flags: Any) -> Experiment:
 
 
 def _value(name: str, value: Any) -> Any:
-    if name in ("groups", "classes", "numeric", "categorical", "ignore") and len(value) == 1:
-        return tuple(part.strip() for part in value[0].split(",") if part.strip())
+    if (name in SEPARATED and len(value) == 1) or name == "augment":
+        return tuple(part.strip() for text in value for part in text.split(",") if part.strip())
     return parse_seeds(value) if name == "seeds" else tuple(value) if isinstance(value, list) else value
 
 
@@ -95,7 +104,8 @@ def _value(name: str, value: Any) -> Any:
 # What messages of the library say, as a user of the command line has it.
 AS_FLAGS = {
     "recipe.batch_size": "--batch-size",
-    "lower k, or use the table estimator": "lower --k, or use --method ceag:estimator=table",
+    "erge groups, lower k, or use the table estimator": "erge groups (--merge-below), lower --k, or use "
+    "--method ceag:estimator=table",
 }
 
 
@@ -126,8 +136,8 @@ def _telling(tell: Callable[[str], None]) -> Iterator[list[str]]:
 
     def hear(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if category is UserWarning:
-            notes.append(str(message))
-            tell(str(message))
+            notes.append(_in_flags(str(message)))
+            tell(notes[-1])
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -169,7 +179,7 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     result = prune(
         model,
         **splits,
-        groups=wanted.groups,
+        groups=wanted.groups if built_in else list(splits["train"][2]),  # merged groups are one column
         sparsity=wanted.sparsity,
         method=wanted.methods(),
         seeds=wanted.seeds,
@@ -204,6 +214,7 @@ def _model_and_data(wanted: Experiment) -> tuple[Any, dict[str, Any]]:
         model = _model(wanted, splits)
     except InputProblems as error:
         problems += error.problems
+    problems += _unfit(wanted, splits)
     if problems:
         raise InputProblems(problems)
     return model, splits
@@ -222,6 +233,13 @@ def _model(wanted: Experiment, splits: dict[str, Any]) -> Any:
     model = architectures.build(wanted.model, *data_source.shape_and_classes(splits))
     model_file.load_weights(model, wanted.weights)
     return model
+
+
+def _unfit(wanted: Experiment, splits: dict[str, Any]) -> list[str]:
+    """Why the images cannot be changed as --augment says; of data that could not be read, nothing."""
+    from evenprune import augment
+
+    return augment.unfit(augment.parse(wanted.augment)[0], splits["train"][0]) if splits else []
 
 
 def _device(name: str) -> Any:

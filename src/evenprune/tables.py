@@ -11,11 +11,13 @@ import polars as pl
 
 from evenprune.columns import Columns, View, schema_problems, value_problems, view
 from evenprune.formats import missing_columns, open_table, refused
+from evenprune.group_rules import GroupRules, merged_tally
 from evenprune.groups import natural_key, text_of
 from evenprune.reading import listed, quoted
+from evenprune.table_ranges import ranged
 from evenprune.tally import Cell, InputProblems, IntArray, Scores, Tally
 
-__all__ = ["Columns", "check", "read"]
+__all__ = ["Columns", "check", "read", "read_grouped"]
 
 MOST_CELLS = 100_000  # with more, the column is an identifier or a measurement, and no grouping
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
@@ -23,19 +25,28 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 
 def read(source: str, columns: Columns) -> Tally | Scores:
     """Read a file ("-": standard input). Everything that is wrong with it comes in one InputProblems."""
+    return read_grouped(source, columns, GroupRules())[0]
+
+
+def read_grouped(source: str, columns: Columns, rules: GroupRules) -> tuple[Tally | Scores, list[str]]:
+    """The same with numbers in ranges and small groups merged, as the rules say; and the notes on that."""
     try:
         table = open_table(source, (*columns.answered, *columns.groups))
     except InputProblems as error:
         raise InputProblems(columns.problems() + error.problems) from None
     with refused(table.name, source):
-        seen = view(table, columns)
-        problems = columns.problems() + schema_problems(seen)
+        given = view(table, columns)
+        seen, problems, notes = ranged(given, rules.bins)
+        problems = columns.problems() + schema_problems(given) + problems
         data, sound = (None, False) if problems else _load(seen)
         if not sound:
             problems += _empty(seen) or value_problems(seen) + _group_problems(seen)
     if problems or data is None:
         raise InputProblems(problems)
-    return data
+    if rules.merge_below is None:
+        return data, notes
+    merged, more = merged_tally(data, rules.merge_below)
+    return merged, notes + more
 
 
 def check(source: str, names: Sequence[str]) -> list[str]:

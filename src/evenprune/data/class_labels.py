@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.groups import is_missing, text_of
+from evenprune.groups import is_missing, numbers_of, text_of
 from evenprune.reading import listed, quoted
 
 MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
@@ -38,15 +38,23 @@ def column(values: Sequence[Any]) -> NDArray[Any]:
     return np.array([text_of(value) for value in found], dtype=object)
 
 
-def too_many(what: str, values: Sequence[Any]) -> list[str]:
-    """The problem of a column that has nearly as many values as there are samples, or thousands."""
+def _too_many(values: Sequence[Any]) -> str:
+    """How many different values there are, if nearly as many as samples, or thousands; else nothing."""
     texts = list(dict.fromkeys(map(text_of, values)))
     if len(texts) <= MOST_VALUES and len(texts) <= max(FEW_VALUES, len(values) / 2):
+        return ""
+    return f"{len(texts):,} different values on {len(values):,} samples, such as {listed(texts[:3])}"
+
+
+def too_many_groups(name: str, values: Sequence[Any]) -> list[str]:
+    """The problem of a column of groups that is an identifier or a measurement."""
+    many = _too_many(values)
+    if not many:
         return []
-    return [
-        f"{what} holds {len(texts):,} different values on {len(values):,} samples, such as "
-        f"{listed(texts[:3])}: put numbers into ranges (bins), or name another column"
-    ]
+    _, words = numbers_of(np.array(list(values), dtype=object))
+    ranges = f"put its numbers into ranges, bins={{{quoted(name)}: 4}} (--bin {name}=quantiles:4), or name"
+    hint = "is it an identifier? Name another column" if words else f"{ranges} another column"
+    return [f"group column {quoted(name)} holds {many}: {hint}"]
 
 
 def numbered(
@@ -59,7 +67,9 @@ def numbered(
     """
     values = plain(labels)
     given = [value for value in values if value is not None and not (known and value == -1)]
-    problems = _missing(values, names, known) + too_many("the label", given)
+    problems, many = _missing(values, names, known), _too_many(given)
+    if many:
+        problems.append(f"the label holds {many}: is it the right column?")
     distinct = {text_of(value) or "" for value in given}
     if len(distinct) == 1:
         problems.append(
@@ -82,8 +92,11 @@ def numbered(
 
 def _missing(values: list[Any], names: Sequence[str], known: Sequence[str] | None) -> list[str]:
     absent = [i for i, value in enumerate(values) if value is None or (known and value == -1)]
+    if not absent:
+        return []
     examples = listed([names[i] for i in absent], SHOWN)
-    return [f"{len(absent):,} of {len(values):,} samples have no label: {examples}"] if absent else []
+    many = f"{len(absent):,} of {len(values):,} samples have no label"
+    return [f"{many}: {examples}; fill them in, or leave these samples out"]
 
 
 def _as_wished(distinct: set[str], classes: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:

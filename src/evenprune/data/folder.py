@@ -16,6 +16,7 @@ from evenprune.data.folder_listing import SHOWN, USUAL_SPLIT, Names
 from evenprune.data.image_cache import Corrupt, Decoded
 from evenprune.data.image_pool import Progress
 from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
+from evenprune.group_rules import Bins
 from evenprune.reading import quoted
 from evenprune.tally import InputProblems
 
@@ -30,6 +31,8 @@ def load(
     groups: str | Sequence[str],
     path: str = "path",
     split: str | None = USUAL_SPLIT,
+    bins: Mapping[str, Bins] | None = None,
+    merge_below: int | None = None,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     seed: int = 0,
@@ -45,6 +48,10 @@ def load(
     label, groups, path, split: the columns. Paths are relative to the folder.
     split: train, test or validation for each image. A table without the column "split", or None: a split of
         each class is drawn, `test_share` of it to test, by `seed`; the same at every call.
+    bins: columns of groups whose numbers are put into ranges, such as {"age": [18, 30, 45], "income": 4}: by
+        where the ranges begin, or by a number of ranges with about as many training samples in each.
+    merge_below: groups (intersections, if there are several columns) with fewer training samples become one,
+        "other"; there is then one column of groups. The audits tell what was merged.
     classes: the labels in the order of the model's outputs. Else whole numbers stay as they are, and texts
         are numbered in sorted order; the names are in `classes` of the result.
     image_size: all images are squeezed to this many pixels square. Without it they must be of one size.
@@ -53,7 +60,9 @@ def load(
     """
     place, chosen = Path(folder), [groups] if isinstance(groups, str) else list(groups)
     names = Names(path, label, chosen, split)
-    wishes = Wishes(classes=classes, test_share=test_share, seed=seed)
+    wishes = Wishes(
+        groups=chosen, classes=classes, test_share=test_share, seed=seed, bins=bins, merge_below=merge_below
+    )
     if table is None:
         found = folder_listing.by_folders(place, names)
     else:
@@ -99,6 +108,8 @@ def from_huggingface(
     image: str = "image",
     label: str = "label",
     groups: str | Sequence[str],
+    bins: Mapping[str, Bins] | None = None,
+    merge_below: int | None = None,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     seed: int = 0,
@@ -123,10 +134,13 @@ def from_huggingface(
             cache=None if cache is None else Path(cache),
             corrupt=corrupt,
             progress=progress,
+            source=str(Path(data).absolute()) if isinstance(data, str | Path) else "",
         )
 
-    listing = huggingface.listing(parts, label=label, groups=chosen)
-    return assemble(listing, read, Wishes(classes=classes, test_share=test_share, seed=seed))
+    wishes = Wishes(
+        groups=chosen, classes=classes, test_share=test_share, seed=seed, bins=bins, merge_below=merge_below
+    )
+    return assemble(huggingface.listing(parts, label=label, groups=chosen), read, wishes)
 
 
 def from_arrays(
@@ -135,6 +149,8 @@ def from_arrays(
     groups: Mapping[str, Any],
     *,
     split: Any = None,
+    bins: Mapping[str, Bins] | None = None,
+    merge_below: int | None = None,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     seed: int = 0,
@@ -159,11 +175,15 @@ def from_arrays(
         columns=columns,
         splits=given.get("split"),
     )
-    return assemble(
-        listing,
-        lambda places: (inputs[places], np.arange(len(places)), []),
-        Wishes(classes=classes, test_share=test_share, seed=seed),
+    wishes = Wishes(
+        groups=list(columns),
+        classes=classes,
+        test_share=test_share,
+        seed=seed,
+        bins=bins,
+        merge_below=merge_below,
     )
+    return assemble(listing, lambda places: (inputs[places], np.arange(len(places)), []), wishes)
 
 
 def _coded(values: NDArray[Any]) -> list[Any]:

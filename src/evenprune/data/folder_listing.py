@@ -106,8 +106,8 @@ def _files(folder: Path, values: list[Any]) -> tuple[list[int], list[Path], list
         lost = [named[row] for row in absent]
         reasons = [f" ({why})" if why else "" for why in absent.values()]
         told = [quoted(n) + why for n, why in zip(_relative(lost, folder), reasons, strict=True)]
-        examples = _examples(told) + _hint(lost)
-        problems.append(f"{len(absent):,} of {len(values):,} files are missing: {examples}")
+        many, examples = f"{len(absent):,} of {len(values):,} files are missing", _examples(told)
+        problems.append(f"{many}: {examples}; {_hint(lost, folder)}")
     there = [row for row in named if row not in absent]
     same = _same([named[row] for row in there])
     gone = Counter(os.path.normpath(named[row]) for row in absent)
@@ -161,13 +161,17 @@ def _relative(paths: Sequence[Path], folder: Path) -> list[str]:
     return [os.path.relpath(path, folder) for path in paths]
 
 
-def _hint(absent: Sequence[Path]) -> str:
-    """Names without their ending are a common slip."""
+def _hint(absent: Sequence[Path], folder: Path) -> str:
+    """What to do: names without their ending, and with the folder itself in front, are common slips."""
     for path in absent[:SHOWN]:
         for suffix in SUFFIXES:
             if path.name and _absence(path.parent / (path.name + suffix)) is None:
-                return f"; there is {quoted(path.name + suffix)}: write the names with their ending"
-    return ""
+                return f"there is {quoted(path.name + suffix)}: write the names with their ending"
+        inner = Path(*path.relative_to(folder).parts[1:]) if path.is_relative_to(folder) else Path()
+        if inner.parts and _absence(folder / inner) is None:
+            return f"there is {quoted(str(inner))}: paths are relative to {quoted(str(folder), 300)}"
+    where = quoted(str(folder), 300)
+    return f"paths are relative to {where}: put the files there, or take their rows out of the table"
 
 
 # --- by folders ---

@@ -132,8 +132,9 @@ def images(
     cache: Path | None,
     corrupt: Corrupt,
     progress: Progress | None,
+    source: str = "",
 ) -> Inputs:
-    """The images at these places of all splits in a row."""
+    """The images at these places of all splits in a row. source: where they come from, for people."""
     rows = [(part, row) for part in found for row in range(len(part))]
     if all(part.arrays is not None for part in found):
         return _stacked(found, places, size)
@@ -146,7 +147,7 @@ def images(
 
     names = [f"{rows[place][0].name or 'row'}[{rows[place][1]}]" for place in places]
     decoded = image_cache.decode_encoded(
-        read, names, keys=names, size=size, cache=cache, corrupt=corrupt, progress=progress
+        read, names, keys=names, size=size, cache=cache, corrupt=corrupt, progress=progress, source=source
     )
     return decoded.images, decoded.kept, decoded.skipped
 

@@ -1,11 +1,11 @@
 """Many encoded images to one array of bytes: decoded in parallel, and kept on disk if asked to.
 
-A cache is a folder. Each list of images, at each size, has a pair of files in it: `images-KEY.npy`, the
-pixels, memory-mapped when they are used again, and `images-KEY.json`, which says what was left out. KEY is a
-hash over the names (relative to the folder that they share), their order, every byte of every file, the size
-and VERSION. Any change of a file, a name or the list is noticed, and makes a new pair; another date, or the
-whole folder moved elsewhere, is no change. Not noticed: pixels in the cache that somebody changed without
-changing their number. Old pairs stay until somebody removes them; the folder may be deleted at any time.
+A cache is a folder with a pair of files for each set of images at each size: see image_store. The pixels are
+memory-mapped when they are used again. A set is known by a hash over the names (relative to the folder that
+they share), every byte of every file, the size and VERSION. Any change of a file, a name or the list is
+noticed, and makes a new pair; another order, another date, or the whole folder moved elsewhere, is no change.
+Not noticed: pixels in the cache that somebody changed without changing their number. Old pairs stay until
+somebody removes them (`evenprune data caches` lists them); the folder may be deleted at any time.
 """
 
 import contextlib
@@ -13,34 +13,29 @@ import hashlib
 import io
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenprune import atomic
-from evenprune.data import image_decoding
+from evenprune.data import image_decoding, image_store
 from evenprune.data.image_decoding import Pixels, Unreadable
 from evenprune.data.image_pool import Progress, in_order, nothing_shown, shown
-from evenprune.reading import UNREADABLE, quoted
+from evenprune.data.image_store import VERSION, Images
+from evenprune.reading import quoted
 from evenprune.tally import InputProblems
 
 Corrupt = Literal["refuse", "skip"]
-Images = NDArray[np.uint8]  # [N, 3, height, width]
 Read = Callable[[int], bytes]  # the encoded bytes of an image by its place; called from any thread
 Name = TypeVar("Name", Path, str)
 
-VERSION = 1  # of the files of a cache and of the way to decode
 MOST_SHOWN = 5  # examples in a message
 TURNED = ("JPEG", "PNG", "WEBP")  # formats whose EXIF says how to turn the pixels; others do so themselves
 SIDE = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
-# What a damaged pair of files raises.
-BROKEN: tuple[type[BaseException], ...] = (*UNREADABLE, TypeError, KeyError, AttributeError)
-ABANDONED = 3600.0  # seconds without a change: whoever was writing this temporary file was killed
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,7 @@ def decode(
         cache=cache,
         corrupt=corrupt,
         progress=progress,
+        source=shared,
     )
 
 
@@ -88,8 +84,12 @@ def decode_encoded(
     cache: Path | None = None,
     corrupt: Corrupt = "refuse",
     progress: Progress | None = None,
+    source: str = "",
 ) -> Decoded[Name]:
-    """The same for images that lie anywhere. `names` are for people, `keys` (as many) go into the hash."""
+    """The same for images that lie anywhere. `names` are for people, `keys` (as many) go into the hash.
+
+    source: where they come from, for people who look into the cache.
+    """
     problems = _wish_problems(size, corrupt)
     if problems:
         raise InputProblems(problems)
@@ -103,7 +103,7 @@ def decode_encoded(
 
     task = _Task(hashed, digests, len(names), size, corrupt, progress)
     found = _Found(len(names))
-    images = _into_memory(task, found) if cache is None else _cached(task, found, cache, keys)
+    images = _into_memory(task, found) if cache is None else _cached(task, found, cache, keys, source)
     problems = found.problems(names, corrupt)
     if problems:
         raise InputProblems(problems)
@@ -269,11 +269,14 @@ def _into_memory(task: _Task, found: _Found) -> Images:
     return images[:filled]
 
 
-# --- the files of a cache ---
+# --- from the cache ---
 
 
-def _key(task: _Task, keys: Sequence[str]) -> str:
-    """Changes with any byte of any image, with the names, their order, the size and the version."""
+def _key(task: _Task, keys: Sequence[str]) -> tuple[str, NDArray[np.int64]]:
+    """A hash that changes with any byte of any image, with any name, the size and the version.
+
+    And the rank [count] of each image in the order that the hash goes by, whatever the order given.
+    """
 
     def of_one(place: int) -> bytes:
         try:
@@ -282,77 +285,46 @@ def _key(task: _Task, keys: Sequence[str]) -> str:
         except OSError:
             return b"unread"
 
+    names = [key.replace(os.sep, "/").encode("utf-8", "surrogateescape") for key in keys]
+    entries = list(zip(names, in_order(of_one, len(keys), nothing_shown), strict=True))
+    order = sorted(range(len(keys)), key=entries.__getitem__)  # equal entries are equal images
     whole = hashlib.blake2b(json.dumps([VERSION, task.size, len(keys)]).encode(), digest_size=16)
-    for key, content in zip(keys, in_order(of_one, len(keys), nothing_shown), strict=True):
-        name = key.replace(os.sep, "/").encode("utf-8", "surrogateescape")
+    for name, content in (entries[place] for place in order):
         whole.update(len(name).to_bytes(4, "little") + name + content)
-    return whole.hexdigest()
+    return whole.hexdigest(), np.argsort(np.array(order, dtype=np.int64))
 
 
-def _cached(task: _Task, found: _Found, folder: Path, keys: Sequence[str]) -> Images:
+def _cached(task: _Task, found: _Found, folder: Path, keys: Sequence[str], source: str) -> Images:
     """The images of the cache; made first where they are not there, but not if they are to be refused."""
-    path = folder / f"images-{_key(task, keys)}.npy"
-    images = _opened(path, found)
-    if images is not None:
-        return images
-    _made_ready(folder)
+    key, ranks = _key(task, keys)
+    stored = image_store.found(folder, key, ranks)
+    if stored is None:
+        path = image_store.place_of(folder, key, ranks)
+        if not _made(task, found, path, ranks.tolist(), source):
+            return task.none()
+        stored = image_store.opened(path, task.count)
+        if stored is None:
+            raise OSError(f"{path} was written, but somebody has removed or changed it")
+    found.unread |= stored.unread
+    return stored.images
+
+
+def _made(task: _Task, found: _Found, path: Path, ranks: Sequence[int], source: str) -> bool:
+    """Write a pair of files, unless the images are to be refused."""
+    image_store.make_ready(path.parent)
     if _unequal(task, found):
-        return task.none()
+        return False
     with contextlib.suppress(_NotToBeKept), atomic.replace(path) as file:
         with task.results() as results:
-            _write(file, found.fitting(results), most=task.count)
+            image_store.write_images(file, found.fitting(results), most=task.count)
         if not found.sizes or found.refused(task.corrupt):
             raise _NotToBeKept
         left_out = {str(place): reason for place, reason in found.unread.items()}
-        record = {"version": VERSION, "given": task.count, "size": task.size, "left out": left_out}
-        atomic.write_text(path.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
-    if not found.sizes or found.refused(task.corrupt):
-        return task.none()
-    images = _opened(path, found)
-    if images is None:
-        raise OSError(f"{path} was written, but somebody has removed or changed it")
-    return images
+        record = {"given": task.count, "size": task.size, "folder": source, "left out": left_out}
+        image_store.write_record(path, record, ranks)
+        return True
+    return False
 
 
 class _NotToBeKept(Exception):
     """Takes back the file that was being written."""
-
-
-def _write(file: BinaryIO, images: Iterator[Pixels], *, most: int) -> None:
-    """A .npy whose number of images is put right at the end: its header has room for any number."""
-    shape, count = (0, 0, 0), 0
-    for count, pixels in enumerate(images, start=1):
-        if count == 1:
-            shape = pixels.shape
-            _write_header(file, (most, *shape))
-        file.write(pixels.data)
-    if count:
-        file.seek(0)
-        _write_header(file, (count, *shape))
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
-    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-
-
-def _opened(path: Path, found: _Found) -> Images | None:
-    """The images of a pair of files that is whole, and into `found` what was left out; else None."""
-    try:
-        record: Any = json.loads(path.with_suffix(".json").read_bytes())
-        unread = {int(place): str(reason) for place, reason in record["left out"].items()}
-        images: Images = np.lib.format.open_memmap(path, mode="r")  # knows no pickles
-    except BROKEN:
-        return None
-    if images.dtype != np.uint8 or images.ndim != 4 or len(images) != found.count - len(unread):
-        return None
-    found.unread |= unread
-    return images
-
-
-def _made_ready(folder: Path) -> None:
-    """The folder, without the unfinished files of killed processes; those in use changed a moment ago."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(".evenprune-*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > ABANDONED:
-                path.unlink()

@@ -1,7 +1,7 @@
 """Samples listed with labels and attributes to the splits that prune() takes; every problem at once."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data.arrays import SPLITS, Samples
-from evenprune.data.class_labels import SHOWN, column, numbered, plain, too_many
-from evenprune.groups import text_of
+from evenprune.data.class_labels import SHOWN, column, numbered, plain, too_many_groups
+from evenprune.group_rules import Bins, GroupRules, merged, ranged
+from evenprune.groups import Column, text_of
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
@@ -38,15 +39,24 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What stands for 0, 1, … where the user says so, and how a split is drawn where the data has none."""
+    """What the user asks for, whatever the samples are.
 
+    classes: what stands for 0, 1, … test_share, seed: how a split is drawn where the data has none.
+    groups: columns. bins: of some of them, where the ranges begin that its numbers are put into, or how many
+    of about equal size. merge_below: groups with fewer training samples become one.
+    """
+
+    groups: Sequence[str]
     classes: Sequence[str] | None = None
     test_share: float = 0.2
     seed: int = 0
+    bins: Mapping[str, Bins] | None = None
+    merge_below: int | None = None
 
     def problems(self) -> list[str]:
         fine = 0 < self.test_share < 1
-        return [] if fine else [f"test_share is {self.test_share}: it must lie between 0 and 1, such as 0.2"]
+        wrong = [] if fine else [f"test_share is {self.test_share}: it must lie between 0 and 1, such as 0.2"]
+        return wrong + GroupRules(self.bins or {}, self.merge_below).problems(self.groups)
 
 
 class Loaded(dict[str, Samples]):
@@ -79,13 +89,15 @@ def assemble(
 
     read(places) reads the inputs in that order, so that each split is one piece of them.
     """
+    wrongly = wishes.problems()
     if not listing.names:
-        raise InputProblems([*problems, *wishes.problems(), f"{listing.where} holds no samples"])
+        raise InputProblems([*problems, *wrongly, f"{listing.where} holds no samples"])
     labels, classes, mislabelled = _labels(listing, wishes)
-    found = [*problems, *wishes.problems(), *mislabelled]
-    for name, values in listing.columns.items():
-        found += too_many(f"group column {quoted(name)}", values)
     splits, wrong = _splits(listing, labels, wishes)
+    columns, unranged = _ranged(listing, splits, wishes, sound=not wrongly)
+    found = [*problems, *wrongly, *mislabelled, *unranged]
+    for name, values in listing.columns.items():
+        found += [] if name in (wishes.bins or {}) else too_many_groups(name, values)
     lost = [WORDS.get((text_of(value) or "").strip().lower()) for value in listing.lost]
     found += wrong + _empty(listing.where, np.array([*splits, *lost], dtype=object))
     if classes and not mislabelled and not wrong and not lost:
@@ -102,12 +114,11 @@ def assemble(
         found += _untrained(listing.where, labels[places], split, classes, skipped=len(skipped))
     if found:
         raise InputProblems(found)
-    columns = {name: column(values) for name, values in listing.columns.items()}
     pieces = {name: _piece(split == name) for name in SPLITS if bool((split == name).any())}
-    loaded = {
-        name: (inputs[piece], labels[places[piece]], {a: v[places[piece]] for a, v in columns.items()})
-        for name, piece in pieces.items()
-    }
+    attributes = {n: {a: v[places[piece]] for a, v in columns.items()} for n, piece in pieces.items()}
+    if wishes.merge_below is not None:
+        attributes = merged(attributes, wishes.merge_below)
+    loaded = {n: (inputs[piece], labels[places[piece]], attributes[n]) for n, piece in pieces.items()}
     texts = any(isinstance(value, str) for value in plain(listing.labels or []))
     return Loaded(loaded, classes=classes, counted=texts and wishes.classes is None, skipped=skipped)
 
@@ -116,6 +127,16 @@ def _labels(listing: Listing, wishes: Wishes) -> tuple[NDArray[np.int64], tuple[
     if listing.labels is None:
         return np.zeros(len(listing.names), dtype=np.int64), (), []
     return numbered(listing.labels, listing.names, classes=wishes.classes, known=listing.classes)
+
+
+def _ranged(
+    listing: Listing, splits: Sequence[str], wishes: Wishes, *, sound: bool
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The columns of the groups, numbers in ranges where that is wished for; and what is wrong with these."""
+    training = np.array([split == "train" for split in splits], dtype=bool)
+    bins = wishes.bins if sound else {}
+    found, problems = ranged(listing.columns, bins or {}, training=training)
+    return {n: v if isinstance(v, Column) else column(v) for n, v in found.items()}, problems
 
 
 def _piece(mine: NDArray[np.bool_]) -> slice:
@@ -138,9 +159,14 @@ def _splits(listing: Listing, labels: NDArray[np.int64], wishes: Wishes) -> tupl
         {text for text, word in zip(said, words, strict=True) if text is not None and word is None}
     )
     absent = [name for name, text in zip(listing.names, said, strict=True) if text is None]
-    problems = [f"{len(absent):,} samples have no split: {listed(absent, SHOWN)}"] if absent else []
+    problems = []
+    if absent:
+        examples = listed(absent, SHOWN)
+        problems.append(f"{len(absent):,} samples have no split: {examples}; fill it in, or leave them out")
     if unknown:
-        problems.append(f"{listing.where}: split holds {listed(unknown)}, but knows {listed(SPLITS)} only")
+        count = sum(text in unknown for text in said)
+        known = f"but knows {listed(SPLITS)} only ({count:,} of {len(said):,} samples)"
+        problems.append(f"{listing.where}: split holds {listed(unknown)}, {known}")
     return [word or "train" for word in words], problems
 
 

@@ -19,6 +19,7 @@ from evenprune.data.arrays import Samples
 from evenprune.data.folder_listing import USUAL_SPLIT
 from evenprune.data.labelled import Listing, Loaded, Wishes, assemble
 from evenprune.formats import Table, missing_columns, open_table, refused
+from evenprune.group_rules import Bins
 from evenprune.groups import MISSING, factorize, natural_key
 from evenprune.reading import listed, quoted
 from evenprune.spelling import repeated, spellings
@@ -70,6 +71,8 @@ def load(
     categorical: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
     split: str | None = USUAL_SPLIT,
+    bins: Mapping[str, Bins] | None = None,
+    merge_below: int | None = None,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     seed: int = 0,
@@ -81,6 +84,7 @@ def load(
     ignore: columns that are no inputs either.
     split: column with train, test or validation. A table without the column "split", or None: a split of each
         class is drawn, `test_share` of it to test, by `seed`; the same at every call.
+    bins, merge_below: numbers of groups in ranges, small groups merged; see folder.load.
     classes: the labels in the order of the model's outputs. Else whole numbers stay as they are, and texts
         are numbered in sorted order.
     """
@@ -114,7 +118,9 @@ def load(
         columns={name: frame[name].to_list() for name in chosen if name in frame.columns},
         splits=None if split is None or split not in frame.columns else frame[split].to_list(),
     )
-    wishes = Wishes(classes=classes, test_share=test_share, seed=seed)
+    wishes = Wishes(
+        groups=chosen, classes=classes, test_share=test_share, seed=seed, bins=bins, merge_below=merge_below
+    )
     loaded = assemble(listing, _places, wishes, problems + found)  # the inputs are rows of the table, for now
     rows: dict[str, IntArray] = {name: places for name, (places, _, _) in loaded.items()}
     inputs, description = _encoded(read, rows["train"], loaded.classes)
