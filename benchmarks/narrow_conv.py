@@ -3,7 +3,7 @@
 Times are µs of forward, gradient of the input and of the weight (bfloat16, batch 128, channels-last),
 replayed from a CUDA graph. `floor_us` is the time to read the inputs and write the results at 4.2 TB/s.
 
-`python -m benchmarks.narrow_conv tune` also tries settings of the walking kernels and prints the best.
+`python -m benchmarks.narrow_conv tune` tries settings of the walking kernels, prints the best and keeps them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -34,8 +33,6 @@ LAYERS = {
 }
 RUNS = (1, 25)
 BATCH, COPIES, BYTES_PER_S = 128, 3, 4.2e12
-WALKS = list(itertools.product((64, 128, 256), (8, 16, 32), (4, 8), (1, 2, 3)))  # pixels, rows, warps, stages
-PROGRAMS = (264, 528, 1056)
 
 
 def replayed_us(work: Callable[[int], Any], repeats: int = 9) -> float:
@@ -171,54 +168,10 @@ def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
     return told
 
 
-# --- settings of the walking kernels ---
-
-
-def candidates(name: str) -> list[tuple[int, int, int, int]]:
-    side = LAYERS[name][2]
-    return [walk for walk in WALKS if walk[1] <= side and walk[0] >= side]
-
-
-def try_setting(
-    given: tuple[str, int, tuple[int, int, int, int], int],
-) -> tuple[Any, dict[str, float]] | None:
-    """Times with one setting; None if it cannot be built."""
-    name, runs, walk, programs = given
-    channels, out = LAYERS[name][:2]
-    blocks = {max(16, channels), max(16, out)}
-    grouped_conv.WALK = dict.fromkeys(blocks, walk)
-    grouped_conv.WALK_BACK = dict.fromkeys(blocks, (*walk, programs))
-    try:
-        return given, ours(name, runs)
-    except Exception:  # too much shared memory, too many registers: no candidate
-        return None
-
-
-def build(part: list[Any]) -> None:
-    """Compile settings in a process of its own, into Triton's cache on disk."""
-    for given in part:
-        try_setting(given)
-
-
-def tune(names: tuple[str, ...] = ("16", "32")) -> dict[tuple[str, int], list[Any]]:
-    """Every setting that could be built, with its times, by layer and number of runs; prints the best."""
-    every = [(n, r, w, p) for n in names for r in RUNS for w in candidates(n) for p in PROGRAMS]
-    once = [given for given in every if given[3] == PROGRAMS[0]]
-    with get_context("spawn").Pool(14) as pool:
-        pool.map(build, [once[i::14] for i in range(14)], chunksize=1)
-    every_found = {}
-    for name, runs in itertools.product(names, RUNS):
-        found = [result for given in every if given[:2] == (name, runs) if (result := try_setting(given))]
-        for part in ("forward", "input", "weight"):
-            best = sorted(found, key=lambda result: result[1][part])[:4]
-            shown = "; ".join(f"{times[part]:.0f} {given[2:]}" for given, times in best)
-            print(f"{runs} runs, {name}, {part}: {shown}", flush=True)
-        every_found[name, runs] = found
-    return every_found
-
-
 if __name__ == "__main__":
     if sys.argv[1:] == ["tune"]:
-        tune()
+        from benchmarks import walk_settings
+
+        walk_settings.tune()
     else:
         sys.exit("python -m benchmarks narrow_conv, or python -m benchmarks.narrow_conv tune")

@@ -3,7 +3,7 @@
 Three kinds of programs, each for one run:
   walk      3×3, stride 1: down the rows of a few images. Every row is loaded three times (left, middle, right)
             and multiplied with nine taps into the three output rows it belongs to.
-  walk_back the gradient of the same layer's weight: nine sums, walking in the same way.
+  walk_back the gradient of the same layer's weight: three sums of three taps, walking in the same way.
   gather    any stride, 1×1 or 3×3: a block of output pixels fetches its neighbours tap by tap.
   gather_back  the gradient of its weight.
 Sums are float32, in a fixed order.
@@ -94,69 +94,50 @@ def walk_back(
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     IN_BLOCK: tl.constexpr, OUT_BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, IMAGES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """part[o, down, right, i] = Σ dy[r, c, o] · x[r + down - 1, c + right - 1, i] over `blocks` blocks of images."""
+    """part[o, down, right, i] = Σ dy[r, c - right + 1, o] · x[r + down - 1, c, i] over `blocks` blocks of images.
+
+    A row of dy is fetched as three, each a column further, side by side: one product for three taps.
+    """
     run = tl.program_id(0)
     top = tl.program_id(2) * ROWS
     pixel = tl.arange(0, IMAGES * WIDTH_BLOCK)
     column = pixel % WIDTH_BLOCK
     channel = tl.arange(0, IN_BLOCK)
-    out = tl.arange(0, OUT_BLOCK)
-    g00 = tl.zeros((IN_BLOCK, OUT_BLOCK), dtype=tl.float32)
-    g01 = g00
-    g02 = g00
-    g10 = g00
-    g11 = g00
-    g12 = g00
-    g20 = g00
-    g21 = g00
-    g22 = g00
-    nothing = tl.zeros((IMAGES * WIDTH_BLOCK, OUT_BLOCK), dtype=dy.dtype.element_ty)
+    right = tl.arange(0, 4 * OUT_BLOCK) // OUT_BLOCK  # the fourth is empty: sizes are powers of two
+    out = tl.arange(0, 4 * OUT_BLOCK) % OUT_BLOCK
+    known = (right < 3) & (out < OUT)
+    beside = column[:, None] - right[None, :] + 1
+    within = known[None, :] & (beside >= 0) & (beside < WIDTH)
+    g0 = tl.zeros((IN_BLOCK, 4 * OUT_BLOCK), dtype=tl.float32)
+    g1 = g0
+    g2 = g0
     for block in tl.range(0, blocks):
         image = (tl.program_id(1) * blocks + block) * IMAGES + pixel // WIDTH_BLOCK
         live = (image < batch) & (column < WIDTH)
-        above = nothing  # gradients of the output rows above and at the input row
-        here = nothing
-        for step in tl.range(0, ROWS + 2):
-            row = top - 1 + step
-            left = tl.trans(_row(x, image, row, column - 1, live, run, runs, channel, HEIGHT, WIDTH, IN))
-            middle = tl.trans(_row(x, image, row, column, live, run, runs, channel, HEIGHT, WIDTH, IN))
-            right = tl.trans(_row(x, image, row, column + 1, live, run, runs, channel, HEIGHT, WIDTH, IN))
-            below = _row(
-                dy,
-                image,
-                row + 1,
-                column,
-                live & (row + 1 + 0 * column < top + ROWS),
-                run,
-                runs,
-                out,
-                HEIGHT,
-                WIDTH,
-                OUT,
-            )
-            g00 = tl.dot(left, below, g00)
-            g01 = tl.dot(middle, below, g01)
-            g02 = tl.dot(right, below, g02)
-            g10 = tl.dot(left, here, g10)
-            g11 = tl.dot(middle, here, g11)
-            g12 = tl.dot(right, here, g12)
-            g20 = tl.dot(left, above, g20)
-            g21 = tl.dot(middle, above, g21)
-            g22 = tl.dot(right, above, g22)
+        above = _row(x, image, top - 1, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        here = _row(x, image, top, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        for step in tl.range(0, ROWS):
+            row = top + step
+            below = _row(x, image, row + 1, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+            at = (((image * HEIGHT + row) * WIDTH)[:, None] + beside) * runs + run
+            inside = within & (live & (row + 0 * column < HEIGHT))[:, None]
+            grown = tl.load(dy + at * OUT + out[None, :], mask=inside, other=0.0)
+            g0 = tl.dot(tl.trans(above), grown, g0)
+            g1 = tl.dot(tl.trans(here), grown, g1)
+            g2 = tl.dot(tl.trans(below), grown, g2)
             above = here
             here = below
-    kept = (channel < IN)[:, None] & (out < OUT)[None, :]
+    kept = (channel < IN)[:, None] & known[None, :]
     own = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
-    at = part + own * (runs * OUT * 9 * IN) + ((run * OUT + out) * 9 * IN)[None, :] + channel[:, None]
-    tl.store(at, g00, mask=kept)
-    tl.store(at + IN, g01, mask=kept)
-    tl.store(at + 2 * IN, g02, mask=kept)
-    tl.store(at + 3 * IN, g10, mask=kept)
-    tl.store(at + 4 * IN, g11, mask=kept)
-    tl.store(at + 5 * IN, g12, mask=kept)
-    tl.store(at + 6 * IN, g20, mask=kept)
-    tl.store(at + 7 * IN, g21, mask=kept)
-    tl.store(at + 8 * IN, g22, mask=kept)
+    at = (
+        part
+        + own * (runs * OUT * 9 * IN)
+        + ((run * OUT + out) * 9 * IN + right * IN)[None, :]
+        + channel[:, None]
+    )
+    tl.store(at, g0, mask=kept)
+    tl.store(at + 3 * IN, g1, mask=kept)
+    tl.store(at + 6 * IN, g2, mask=kept)
 
 
 @triton.jit

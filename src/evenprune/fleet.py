@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, fx, nn
 
+from evenprune.norm_fusion import fuse
 from evenprune.wide_layers import part
 from evenprune.widening import Rewriter, Shapes, where
 
@@ -94,6 +95,7 @@ def widen(model: nn.Module, n: int, *, sample_input: Tensor, check: bool = True)
     rewriter.rewrite(list(traced.graph.nodes))
     problems = rewriter.problems or _unused_problems(model, rewriter.swapped)
     _raise_problems(model, problems)
+    fuse(rewriter.graph, rewriter.tree)
     program = type(fx.GraphModule(rewriter.tree, rewriter.graph)).forward
     fleet = Fleet(rewriter.tree, program, template=copy.deepcopy(model), runs=n)
     fleet.train(model.training)

@@ -1,0 +1,204 @@
+"""Batch norm, the sum with a shortcut and the activation as one step: Triton kernels with an eager twin.
+
+    y = act(norm(x) + residual)      act: none, ReLU or ReLU6; the residual may be missing
+
+Separate operations read and write the images once each. Here the forward pass reads x twice and the residual
+once and writes y; the backward pass computes the activation's cut again instead of reading it, adds the
+gradients of the two uses that a block's result has (its layers, its shortcut) on the way, and writes the
+gradients of x and of the residual. What the images move through memory is all that it costs.
+
+The kernels serve channels-last images on a GPU; elsewhere, and within torch.compile, which fuses by itself,
+`plain` does. Tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+if TYPE_CHECKING or importlib.util.find_spec("triton"):
+    from evenprune import norm_kernels
+else:  # no GPU, or a build of torch without Triton
+    norm_kernels = None
+
+Act = Literal["none", "relu", "relu6"]
+CODES: dict[Act, int] = {"none": 0, "relu": 1, "relu6": 2}
+MOST_ELEMENTS = 2**31 - 1  # places are 32-bit numbers
+# Rows of a tile, warps, stages; and for sums, programs in all.
+TILE = (64, 4, 1)
+SUMS = (32, 4, 3, 1056)
+WIDEST, WASTE = 64, 0.15  # columns of a tile: the most, and the share of them that may lie beyond the last
+MOST_CHUNKS = 1024
+
+
+class NormAct(nn.BatchNorm2d):
+    """A batch norm that also adds a residual and activates: norm_fusion makes it of a model's layers."""
+
+    def forward(  # type: ignore[override]  # with more arguments
+        self, input: Tensor, residual: Tensor | None = None, act: Act = "none", twice: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`twice`: the result as two tensors, one for each use, whose gradients are added on the way."""
+        if serves(self, input, residual):
+            return fused(self, input, residual, act, twice=twice)
+        result = plain(self, input, residual, act)
+        return (result, result) if twice else result
+
+
+def plain(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: Act) -> Tensor:
+    y = nn.BatchNorm2d.forward(norm, x)
+    if residual is not None:
+        y = y + residual
+    return y if act == "none" else F.relu(y) if act == "relu" else F.relu6(y)
+
+
+def serves(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:
+    """Whether the kernels can be used here."""
+    if norm_kernels is None or not x.is_cuda or torch.compiler.is_compiling():
+        return False
+    alike = residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)
+    whole = norm.affine and norm.track_running_stats and norm.momentum is not None
+    small = x.ndim == 4 and x.shape[1] < x.numel() <= MOST_ELEMENTS
+    return alike and whole and small and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+
+
+def fused(
+    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: Act, *, twice: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """By the kernels."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    if residual is not None:
+        residual = residual.contiguous(memory_format=torch.channels_last)
+    if norm.training:
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+        mean, scale = batch_moments(norm, x)
+    else:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        mean, scale = norm.running_mean, (norm.running_var + norm.eps).rsqrt()
+    args = (x, residual, norm.weight, norm.bias, mean, scale, act, norm.training, twice)
+    return cast("Tensor | tuple[Tensor, Tensor]", _Fused.apply(*args))  # type: ignore[no-untyped-call]
+
+
+# --- launches ---
+
+
+class Table(NamedTuple):
+    """Images as rows (pixels) and columns (channels), and how wide a tile is."""
+
+    rows: int
+    columns: int
+    wide: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Table:
+        columns = x.shape[1]
+        return cls(x.numel() // columns, columns, tile_width(columns))
+
+    @property
+    def across(self) -> int:
+        return -(-self.columns // self.wide)
+
+
+def tile_width(columns: int) -> int:
+    """The widest power of two that wastes little."""
+    for wide in (128, 64, 32, 16):
+        if wide <= WIDEST and -(-columns // wide) * wide <= (1 + WASTE) * columns:
+            return wide
+    return 16
+
+
+def chunks_of(table: Table, block: int, programs: int) -> tuple[int, int]:
+    """Rows of a chunk, a multiple of the tile's; and chunks."""
+    wanted = min(MOST_CHUNKS, max(1, programs // table.across))
+    rows = -(-table.rows // (wanted * block)) * block
+    return rows, -(-table.rows // rows)
+
+
+@torch.no_grad()
+def batch_moments(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / √(variance + eps) of every channel; the running statistics move on."""
+    table, (block, warps, stages, programs) = Table.of(x), SUMS
+    chunk, chunks = chunks_of(table, block, programs)
+    part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=x.device)
+    norm_kernels.moments[(table.across, chunks)](
+        x, part, table.rows, table.columns, chunk,
+        BLOCK=block, WIDE=table.wide, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    mean, scale = (torch.empty(table.columns, dtype=torch.float32, device=x.device) for _ in range(2))
+    narrow = min(table.wide, 16)
+    norm_kernels.finish_moments[(-(-table.columns // narrow),)](
+        part, mean, scale, norm.running_mean, norm.running_var, table.rows, table.columns, chunk, chunks,
+        float(cast(float, norm.momentum)), norm.eps,
+        CHUNKS=1 << (chunks - 1).bit_length(), WIDE=narrow, num_warps=4,
+    )  # fmt: skip
+    return mean, scale
+
+
+def apply(
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, act: Act
+) -> Tensor:
+    table, (block, warps, stages), y = Table.of(x), TILE, torch.empty_like(x)
+    norm_kernels.apply[(table.across, -(-table.rows // block))](
+        x, residual if residual is not None else x, y, mean, scale, weight, bias, table.rows, table.columns,
+        RESIDUAL=residual is not None, ACT=CODES[act], BLOCK=block, WIDE=table.wide,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return y
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor,
+        scale: Tensor, act: Act, training: bool, twice: bool,
+    ) -> Any:  # fmt: skip
+        y = apply(x, residual, weight, bias, mean, scale, act)
+        cut = act != "none" and residual is not None
+        ctx.save_for_backward(x, y if cut else None, weight, bias, mean, scale)
+        ctx.act, ctx.training, ctx.has_residual = act, training, residual is not None
+        ctx.set_materialize_grads(False)
+        return (y, y.detach()) if twice else y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grown: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, y, weight, bias, mean, scale = ctx.saved_tensors
+        given = [g.contiguous(memory_format=torch.channels_last) for g in grown if g is not None]
+        if not given:
+            return (None,) * 9
+        dx, dr, sums = back(x, y, given, weight, bias, mean, scale, ctx.act, ctx.training, ctx.has_residual)
+        return dx, dr, sums[1], sums[0], None, None, None, None, None
+
+
+def back(
+    x: Tensor, y: Tensor | None, given: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor,
+    scale: Tensor, act: Act, training: bool, has_residual: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
+    """Gradients of x and of the residual; and [2, columns], those of bias and weight."""
+    table, (block, warps, stages, programs) = Table.of(x), SUMS
+    chunk, chunks = chunks_of(table, block, programs)
+    part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=x.device)
+    dy, other = given[0], given[1] if len(given) > 1 else None
+    keep = other is not None or (has_residual and act != "none")
+    g = torch.empty_like(x) if keep else dy
+    norm_kernels.back_sums[(table.across, chunks)](
+        dy, other if other is not None else dy, x, y if y is not None else x, g, mean, scale, weight, bias,
+        part, table.rows, table.columns, chunk,
+        OTHER=other is not None, FROM_Y=y is not None, KEEP=keep, ACT=CODES[act],
+        BLOCK=block, WIDE=table.wide, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    sums = part.sum(0)
+    dx, (tile, warps, stages) = torch.empty_like(x), TILE
+    # In evaluation mean and scale are constants: dx = weight · scale · g.
+    norm_kernels.back_apply[(table.across, -(-table.rows // tile))](
+        g, x, dx, mean, scale, weight, bias, sums if training else torch.zeros_like(sums),
+        table.rows, table.columns,
+        ACT=0 if keep else CODES[act], BLOCK=tile, WIDE=table.wide, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return dx, g if has_residual else None, sums
