@@ -10,20 +10,22 @@ PACKAGE = Path(__file__).parent.parent / "src" / "evenprune"
 # A module imports from lower layers, or from modules to its left on its own line.
 LAYERS = [
     "tally atomic wording download reading",
-    "groups limits maximum bootstrap evidence correctness verdict further_columns "
+    "ranges groups group_rules limits maximum bootstrap evidence correctness verdict further_columns "
     "paired intake audit",  # the audit: numpy
     "embedding page pictures comparison_wording comparison_page comparison_text report",  # what people read
     "paper_fields paper_results paper_printed paper_cells paper_ablations paper_runtimes paper_groups "
     "paper_comparison paper_wording paper_charts paper_page_tables paper_page_pictures paper_page paper_text",
-    "spelling formats columns tables",  # files to tallies: polars
+    "spelling formats columns table_ranges tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
-    "replay recipe augment conv_kernels grouped_conv wide_layers widening fleet checkpoint predict "
-    "importance fairgrape bias_search class_bias diagnostics trackers",
-    "draws iterates teacher heldout loop element_wise history resume training",
+    "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv wide_layers "
+    "norm_kernels fused_norm norm_fusion widening fleet checkpoint predict importance fairgrape bias_search "
+    "class_bias diagnostics trackers",
+    "identity draws iterates teacher companions heldout compiling per_run loop element_wise history resume "
+    "lineup training",
     "models data",
     "experiment samples result pruning built_in model_file architectures data_source",
-    "audit_command prune_command data_command report_command cli __main__",
+    "audit_command prune_command data_command cache_command report_command cli __main__",
 ]
 ORDER = {name: (layer, place) for layer, line in enumerate(LAYERS) for place, name in enumerate(line.split())}
 NO_TORCH = {name for line in LAYERS[:5] for name in line.split()} | {"audit_command", "report_command", "cli"}

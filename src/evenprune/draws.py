@@ -27,6 +27,15 @@ def sample_order(seed: int, epoch: int, samples: int, balance: Tensor | None = N
     return torch.randperm(samples, generator=generator)
 
 
+def leaving_out(order: Tensor, out: Tensor, count: int) -> Tensor:
+    """`count` samples of an order, those that are `out` [samples] skipped; it goes round where it ends early.
+
+    So a run without a fold sees what the run with all samples sees, in the same order, but for the fold.
+    """
+    own = order[~out[order]]
+    return own[torch.arange(count) % len(own)]
+
+
 def heldout_order(seed: int, epoch: int, samples: int) -> Tensor:
     """The order in which the multipliers of one run follow the held-out samples in one epoch. [samples]"""
     return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of("heldout", seed, epoch)))

@@ -1,4 +1,7 @@
-"""Multipliers that follow a split which neither model was trained on: batch by batch, or in full passes."""
+"""Multipliers that follow samples which neither model was trained on: batch by batch, or in full passes.
+
+They are a split of their own; or, in passes, all training samples, each answered by models without its fold.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -6,8 +9,10 @@ import torch
 from torch import Tensor
 
 from evenprune import constraint
+from evenprune.companions import FoldAnswers
 from evenprune.constraint import Outcomes, Plan, State
 from evenprune.fleet import Fleet, Single
+from evenprune.folds import Folds
 from evenprune.predict import Answers, autocast, cross_entropies, evaluating
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.replay import Replay
@@ -25,6 +30,7 @@ class Heldout:
         runs: Sequence[Run],
         recipe: Recipe,
         batch: int,
+        folds: Folds | None = None,
     ) -> None:
         device, size = split.labels.device, (len(runs), batch)
         self.network, self.split, self.precision = network, split, recipe.precision
@@ -42,10 +48,16 @@ class Heldout:
         )
         within = split.inputs.device == device
         self.replay = Replay(self._next, device=device, graph=bool(recipe.graph) and within)
-        self.answers = Answers(network, split, recipe)
+        self.answers = (
+            Answers(network, split, recipe)
+            if folds is None
+            else FoldAnswers(network, split, recipe, runs=runs, folds=folds)
+        )
 
     def draw(self, order: Callable[[Run], Tensor], runs: Sequence[Run], step: int) -> None:
         """Before an epoch: in which order its batches are taken, from `step` on."""
+        if not self.by_batch:
+            return
         for i, run in enumerate(runs):
             self.order[i].copy_(order(run))
         self.place.fill_(step)

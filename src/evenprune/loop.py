@@ -6,11 +6,9 @@ the random numbers of the augmentation depend on (seed of the run, epoch) alone:
 would see by itself.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +16,24 @@ from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint, fairgrape
+from evenprune.compiling import compiled
 from evenprune.constraint import Plan, State
-from evenprune.draws import augment_draws, balance_of, heldout_order, sample_order
+from evenprune.draws import augment_draws, balance_of, heldout_order, leaving_out, sample_order
 from evenprune.fleet import Fleet, Single
+from evenprune.folds import Folds
 from evenprune.heldout import Heldout
 from evenprune.importance import MiniBatches, group_importance
 from evenprune.iterates import no_best
 from evenprune.masks import Masks, schedule
+from evenprune.per_run import add_up_, clip_, no_totals
 from evenprune.predict import autocast, cross_entropies
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
-from evenprune.teacher import Teacher, primal_losses
+from evenprune.teacher import Teacher, Teachers, primal_losses
 
 WINDOW_BYTES = 1 << 26  # inputs brought to the device at once, where the host has the data
-log = logging.getLogger("evenprune")
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ class Loop:
     totals: dict[str, Tensor]  # of the epoch so far, each [runs]
     now: Epoch
     parts: "Parts"
-    teacher: Teacher | None = None
+    teacher: Teacher | Teachers | None = None
     heldout: Heldout | None = None
+    folds: Folds | None = None  # that some runs leave one out of
     balance: Tensor | None = None  # [samples] on the CPU: how often each is drawn if groups are balanced
     replay: Replay = field(init=False)  # of one step
     best: dict[str, Any] = field(default_factory=dict)  # "score" and "epoch", both [runs], and "network"
@@ -108,9 +109,10 @@ def build(
     train: Split,
     reference: DenseReference,
     masks: Masks,
-    teacher: Teacher | None = None,
+    teacher: Teacher | Teachers | None = None,
     heldout: Heldout | None = None,
     heldout_reference: DenseReference | None = None,
+    folds: Folds | None = None,
 ) -> Loop:
     """A loop before its first step. Network, masks and samples are on the device already."""
     dtype = torch.float64 if next(network.parameters()).dtype == torch.float64 else torch.float32
@@ -136,13 +138,14 @@ def build(
         scheduler=None if recipe.scheduler is None else recipe.scheduler(optimizer, steps),
         train=train,
         state=constraint.init(plan),
-        totals=_no_totals(len(runs), train.labels.device),
+        totals=no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
         parts=Parts(compiled(forward), weigh, compiled(mask))
         if recipe.compile
         else Parts(forward, weigh, mask),
         teacher=teacher,
         heldout=heldout,
+        folds=folds,
         balance=balance_of(train.groups) if any(m.sampling == "balanced" for m in methods) else None,
     )
     loop.replay = Replay(
@@ -172,18 +175,6 @@ def parameter_groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Without frozen ones, and each once, however many modules share it."""
     return list(dict.fromkeys(p for p in parameters if p.requires_grad))
-
-
-def _no_totals(runs: int, device: torch.device) -> dict[str, Tensor]:
-    def zeros(dtype: torch.dtype) -> Tensor:
-        return torch.zeros(runs, dtype=dtype, device=device)
-
-    return {
-        "loss": zeros(torch.float32),
-        "correct": zeros(torch.int64),
-        "broken_at": zeros(torch.int64) - 1,  # the first step whose loss was not finite
-        "negative_before": zeros(torch.int64),  # negative weights counted before this epoch
-    }
 
 
 def _empty_epoch(plan: Plan, recipe: Recipe, train: Split) -> Epoch:
@@ -218,7 +209,10 @@ def draw_epoch(loop: Loop, epoch: int, step: int) -> None:
     now, used, draws = loop.now, loop.now.order.shape[1], loop.now.uniform.shape[2]
     for i, run in enumerate(loop.runs):
         balance = loop.balance if run.method.sampling == "balanced" else None
-        now.order[i].copy_(sample_order(run.seed, epoch, len(loop.train), balance)[:used])
+        order = sample_order(run.seed, epoch, len(loop.train), balance)
+        if run.without is not None and loop.folds is not None:
+            order = leaving_out(order, loop.folds.of.cpu() == run.without, used)
+        now.order[i].copy_(order[:used])
         if draws:
             now.uniform[i].copy_(augment_draws(run.seed, epoch, samples=used, draws=draws))
     if loop.heldout is not None:
@@ -238,7 +232,7 @@ def begin_epoch(loop: Loop, epoch: int) -> None:
         loop.masks.prune_(
             loop.network, wanted, scope=loop.recipe.scope, pattern=loop.recipe.pattern, scores=scores
         )
-    for name, fresh in _no_totals(len(loop.runs), loop.device).items():
+    for name, fresh in no_totals(len(loop.runs), loop.device).items():
         loop.totals[name].copy_(fresh)
     loop.totals["negative_before"].copy_(loop.state["negative_weights"])
 
@@ -370,29 +364,6 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
     return weights.to(losses.dtype)
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function through torch.compile; plain, with a warning, if it cannot be compiled."""
-    from torch._dynamo.exc import TorchDynamoException  # seconds to import, needed only here
-
-    # A code object of its own: torch's cache of compilations belongs to it, and holds eight at the most.
-    plain = cast(FunctionType, function)
-    own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
-    chosen = [torch.compile(own, dynamic=False)]
-
-    def call(*values: Any) -> Any:
-        try:
-            return chosen[0](*values)
-        except TorchDynamoException as error:
-            log.warning(
-                "Training without torch.compile, which failed (%s). Recipe(compile=False) spares the try.",
-                " ".join(str(error).strip().split("\n")[:2]),
-            )
-            chosen[0] = function
-            return function(*values)
-
-    return call
-
-
 def next_batch(loop: Loop) -> tuple[Tensor, Tensor]:
     """Sample ids [runs, batch] and network inputs [runs, batch, …] of the step at hand."""
     now, batch = loop.now, loop.recipe.batch_size
@@ -408,38 +379,3 @@ def next_batch(loop: Loop) -> tuple[Tensor, Tensor]:
     if loop.recipe.augment is not None:
         inputs = loop.recipe.augment(inputs, now.uniform.index_select(1, places).flatten(0, 1))
     return index, inputs.view(*index.shape, *inputs.shape[1:])
-
-
-@torch.no_grad()
-def clip_(parameters: Iterable[nn.Parameter], *, runs: int, norm: float) -> None:
-    """Scale down the gradient of each run whose norm over all its parameters is larger than `norm`."""
-    gradients = [by_run(p.grad, runs) for p in parameters if p.grad is not None]
-    norms = torch.stack([g.reshape(runs, -1).norm(dim=1) for g in gradients]).norm(dim=0)  # [runs]
-    scale = (norm / (norms + 1e-6)).clamp(max=1)
-    for gradient in gradients:
-        gradient.mul_(scale.view(runs, *[1] * (gradient.ndim - 1)))
-
-
-def by_run(tensor: Tensor, runs: int) -> Tensor:
-    """A view [runs, …] of a tensor of a widened network, whatever its memory format."""
-    return tensor.unsqueeze(0) if runs == 1 else torch.unflatten(tensor, 0, (runs, -1))
-
-
-def add_up_(totals: Mapping[str, Tensor], *, losses: Tensor, correct: Tensor, place: Tensor) -> None:
-    mean = losses.mean(1)  # [runs]
-    totals["loss"].add_(mean)
-    totals["correct"].add_(correct.sum(1))
-    first = totals["broken_at"]
-    first.copy_(torch.where((first < 0) & ~mean.isfinite(), place, first))
-
-
-@torch.no_grad()
-def broken(loop: Loop) -> list[tuple[int, int]]:
-    """(run, step of this epoch) of the runs whose loss or weights are no longer finite."""
-    runs = len(loop.runs)
-    finite = torch.stack(
-        [by_run(t, runs).reshape(runs, -1).isfinite().all(1) for t in loop.network.parameters()]
-    ).all(0)
-    first = torch.where(loop.totals["broken_at"] >= 0, loop.totals["broken_at"], loop.now.place - 1)
-    bad = ~finite | (loop.totals["broken_at"] >= 0)
-    return [(run, int(first[run])) for run in bad.nonzero().flatten().tolist()]

@@ -22,7 +22,7 @@ _ACT_CALLS: dict[Callable[..., Any] | str, Act] = {
     "relu_": "relu",
     F.relu6: "relu6",
 }
-_SUMS = (operator.add, operator.iadd, torch.add)
+_SUMS = (operator.add, torch.add)
 
 
 def fuse(graph: fx.Graph, tree: nn.Module) -> None:
@@ -40,7 +40,7 @@ def _fuse_one(graph: fx.Graph, tree: nn.Module, norm: fx.Node) -> None:
     """The norm, and what follows it if nobody else looks at what lies between."""
     chain, told = [norm], dict[str, Any]()
     after = _only_user(norm)
-    if after is not None and _plain_sum(after, norm):
+    if after is not None and _plain_sum(after):
         told["residual"] = next(source for source in after.args if source is not norm)
         chain.append(after)
     after = _only_user(chain[-1])
@@ -60,13 +60,12 @@ def _only_user(node: fx.Node) -> fx.Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
-def _plain_sum(node: fx.Node, norm: fx.Node) -> bool:
-    """Of two different tensors, without a factor; in place only where it is the norm that changes."""
+def _plain_sum(node: fx.Node) -> bool:
+    """Of the norm and another tensor, without a factor."""
     if node.op != "call_function" or node.target not in _SUMS:
         return False
     two = len(node.args) == 2 and all(isinstance(source, fx.Node) for source in node.args)
-    first = node.target is not operator.iadd or node.args[0] is norm
-    return two and first and node.args[0] is not node.args[1] and not node.kwargs
+    return two and node.args[0] is not node.args[1] and not node.kwargs
 
 
 def _act_of(node: fx.Node, tree: nn.Module) -> Act | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from evenprune.reference import DenseReference
 
 MOST_GROUPS_FOR_PAIRS = 1000  # a million multipliers per run
+FOLDS = "folds"  # as multipliers_on: the training samples, each answered by models that never saw it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class Method:
     kp: float = 0.0
     ki: float = 1.0
     nu: float = 0.0
-    multipliers_on: str | None = None  # a split that neither model trains on; None: the training batches
+    # A split that neither model trains on, or "folds" (see folds.py); None: the training batches.
+    multipliers_on: str | None = None
     refresh: int = 0  # of estimator="pass": steps between full passes over that split
     caution: float = 0.0  # standard errors by which a gap must be off before its multiplier moves
     distill: float = 0.0  # share of the dense model's soft labels in the loss
@@ -126,7 +128,21 @@ class Method:
                 self.caution == 0 or (self.rows, self.kind, self.overall) == ("mean", "at_most", "micro"),
                 "caution belongs to rows='mean' with kind='at_most' and overall='micro'",
             ),
+            (
+                not self.cross_fitted or self.estimator == "pass",
+                f"multipliers_on={FOLDS!r} needs estimator='pass' and refresh, the steps between passes",
+            ),
+            (
+                not self.cross_fitted or self.importance == "magnitude",
+                f"multipliers_on={FOLDS!r} with importance={self.importance!r}, which looks at all samples; "
+                "take 'magnitude'",
+            ),
         )
+
+    @property
+    def cross_fitted(self) -> bool:
+        """Whether its multipliers follow the training samples, each answered by a companion run."""
+        return self.multipliers_on == FOLDS
 
     @property
     def needs_teacher(self) -> bool:

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
+from evenprune import folds
 from evenprune.constraint import Method, slow_rings
-from evenprune.plan import longest_training_ring
+from evenprune.folds import Folds
+from evenprune.plan import FOLDS, longest_training_ring
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 
@@ -38,9 +40,11 @@ class Run:
     method: Method
     sparsity: float
     seed: int = 0
+    without: int | None = None  # the fold of Data.folds that it does not train on
 
     def __str__(self) -> str:
-        return f"method {self.method.name}, sparsity {self.sparsity:g}, seed {self.seed}"
+        apart = "" if self.without is None else f", without fold {self.without}"
+        return f"method {self.method.name}, sparsity {self.sparsity:g}, seed {self.seed}{apart}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Data:
     train: Split
     evaluate: Mapping[str, Split] = field(default_factory=dict)  # such as {"train": …, "test": …}
     reference: DenseReference
+    folds: Folds | None = None  # for runs that leave one out, and for multipliers_on="folds"
 
 
 PAPER_SGD = partial(SGD, lr=0.01, momentum=0.9)
@@ -145,10 +150,16 @@ class Recipe:
         )
 
 
-def check(*, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int) -> None:
-    """Raise one error that lists every problem; warn of groups whose ring fills late."""
+def check(
+    *, data: Data, runs: Sequence[Run], recipe: Recipe, classes: int, model: nn.Module | None = None
+) -> None:
+    """Raise one error that lists every problem; warn of groups whose ring fills late.
+
+    `model`: that the models of the folds must be like.
+    """
     found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate, recipe)]
     found += [*_late_problems(recipe, data.evaluate), *_heldout_problems(runs, data, recipe)]
+    found += _fold_problems(runs, data, recipe, model)
     splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
     groups = len(data.reference.names)
     for name, split in splits.items():
@@ -197,6 +208,8 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
     known = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
     for name in names:
+        if name == FOLDS:
+            continue  # the training data, but never a sample that the model has seen
         if name not in data.evaluate:
             yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {known}).'
         elif data.evaluate[name] is data.train or data.evaluate[name].inputs is data.train.inputs:
@@ -210,6 +223,29 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
             )
     if len(names) > 1:
         yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
+
+
+def _fold_problems(runs: Sequence[Run], data: Data, recipe: Recipe, model: nn.Module | None) -> Iterator[str]:
+    """What runs that leave a fold out, or whose multipliers follow all folds, need."""
+    crossed = any(run.method.cross_fitted for run in runs)
+    if not crossed and all(run.without is None for run in runs):
+        return
+    if data.folds is None:
+        yield "there are no folds: give Data(folds=Folds(of, models)), of from folds.assign."
+        return
+    wrong = list(folds.problems(data.folds, samples=len(data.train), batch=recipe.batch_size))
+    yield from wrong
+    if model is not None:
+        yield from folds.misfits(data.folds, model)
+    if crossed and not data.folds.models:
+        yield f"multipliers_on={FOLDS!r} needs a dense model for each fold, trained without it: Folds.models."
+    if crossed and FOLDS in data.evaluate:
+        yield f"multipliers_on={FOLDS!r} is all training samples; give the split of that name another one."
+    for place, run in enumerate(runs if not wrong else ()):
+        if run.without is not None and not 0 <= run.without < data.folds.count:
+            yield f"run {place} ({run}): there are folds 0 … {data.folds.count - 1}."
+        if run.without is not None and run.method.cross_fitted:
+            yield f"run {place} ({run}): its companions leave the folds out; it trains on all samples."
 
 
 def _late_problems(recipe: Recipe, evaluate: Mapping[str, Split]) -> Iterator[str]:

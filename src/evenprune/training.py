@@ -5,10 +5,10 @@ import copy
 import gc
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +17,32 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from evenprune import checkpoint, fleet, resume
+from evenprune import checkpoint, fleet, lineup, resume
+from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.draws import seed_of
-from evenprune.element_wise import why_steps_mix
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
+from evenprune.identity import identify
 from evenprune.iterates import keep_best, put_back_best
 from evenprune.loop import (
     Loop,
     advance,
     begin_epoch,
-    broken,
     build,
     draw_epoch,
-    parameter_groups,
 )
 from evenprune.masks import Masks
-from evenprune.predict import Answers, Predictions, autocast, evaluating, predict, scores
+from evenprune.per_run import broken
+from evenprune.plan import FOLDS
+from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
-from evenprune.reference import DenseReference
 from evenprune.resume import Memory
 from evenprune.tally import InputProblems
-from evenprune.teacher import Teacher
+from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.trackers import Hook, MetricsFiles
 
-# What does not change the result: a resumed training may set these anew.
-FREE_TO_CHANGE = (
-    *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
-    *("compile", "graph", "data_on_device"),
-)
+__all__ = ["Fitted", "NotFinite", "fit", "identify"]
 SHARE_FOR_DATA = 0.5  # of the device's free memory
-log = logging.getLogger("evenprune")
 
 
 class NotFinite(RuntimeError):
@@ -75,7 +70,7 @@ class Job:
 
     model: nn.Module  # dense, never changed
     data: Data
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...]  # those that were asked for
     recipe: Recipe
     device: torch.device
     hooks: tuple[Hook, ...]
@@ -85,6 +80,11 @@ class Job:
     @property
     def path(self) -> Path | None:
         return None if self.folder is None else self.folder / "checkpoint.safetensors"
+
+    @cached_property
+    def crew(self) -> tuple[Run, ...]:
+        """All that train: these runs, then their companions."""
+        return with_companions(self.runs, self.data.folds)
 
 
 def fit(
@@ -102,11 +102,14 @@ def fit(
     All runs start from the same dense weights and train as one widened network; where that cannot be, one
     after another through the same loop. With a folder the training is saved there: started again it
     resumes, or returns at once if it had finished.
+
+    A run without a fold starts from the dense model of that fold. Runs whose multipliers follow folds have
+    companions, which train in the same network and are not returned: see folds.py and companions.py.
     """
     place = torch.device(device)
     recipe = (recipe or Recipe()).on(place)
     classes = _classes(model, data.train, place) if len(data.train) else 0
-    check(data=data, runs=runs, recipe=recipe, classes=classes)
+    check(data=data, runs=runs, recipe=recipe, classes=classes, model=model)
     _refuse_several_evaluations(recipe)
     home, identity = None if folder is None else Path(folder), ""
     if home is not None:
@@ -119,7 +122,7 @@ def fit(
         torch.random.fork_rng(devices=[place] if on_gpu else []),
         torch.cuda.device(place) if on_gpu else contextlib.nullcontext(),
     ):
-        fleets = _fleets(model, data, runs, recipe, device=place)
+        fleets = lineup.fleets(model, data, runs, recipe, device=place)
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
@@ -135,23 +138,6 @@ def _classes(model: nn.Module, split: Split, device: torch.device) -> int:
     return int(logits.shape[-1])
 
 
-def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
-    """Everything that makes an experiment this one and no other, as plain JSON."""
-    settings = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in FREE_TO_CHANGE}
-    weights = model.state_dict()
-    everything = " ".join(checkpoint.fingerprint(t.reshape(-1)) for t in weights.values())
-    return {
-        "runs": [checkpoint.describe(run) for run in runs],
-        "recipe": checkpoint.describe(settings),
-        "model": {name: [str(t.dtype), list(t.shape)] for name, t in weights.items()},
-        "structure": checkpoint.structure(model),
-        "dense weights": hashlib.sha256(everything.encode()).hexdigest()[:16],
-        "groups": list(data.reference.names),
-        "training data": checkpoint.describe(data.train),
-        "evaluated": {name: checkpoint.describe(split) for name, split in data.evaluate.items()},
-    }
-
-
 def _refuse_several_evaluations(recipe: Recipe) -> None:
     try:
         optimizer = recipe.optimizer([{"params": [nn.Parameter(torch.zeros(1))]}])
@@ -159,54 +145,6 @@ def _refuse_several_evaluations(recipe: Recipe) -> None:
         return
     if isinstance(optimizer, LBFGS):
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
-
-
-def _fleets(
-    model: nn.Module, data: Data, runs: Sequence[Run], recipe: Recipe, *, device: torch.device
-) -> list[tuple[Run, ...]]:
-    """The runs that train together: all of them, unless the recipe or the model says otherwise."""
-    most = recipe.fleet_size or len(runs)
-    if most > 1 and len(runs) > 1:
-        reason = _why_alone(model, data, recipe, device)
-        if reason:
-            log.info("Training one run at a time: %s", reason)
-            most = 1
-    return [tuple(runs[i : i + most]) for i in range(0, len(runs), most)]
-
-
-def _why_alone(model: nn.Module, data: Data, recipe: Recipe, device: torch.device) -> str:
-    """Why runs cannot share one widened network; empty if they can."""
-    reason = why_steps_mix(recipe, device)
-    if reason:
-        return reason
-    optimizer = recipe.optimizer(parameter_groups(nn.Linear(3, 4), recipe))
-    scheduler = recipe.scheduler(optimizer, recipe.epochs) if recipe.scheduler else None
-    if isinstance(scheduler, ReduceLROnPlateau):
-        return "ReduceLROnPlateau follows the loss of a single run."
-    try:
-        fleet.widen(copy.deepcopy(model).cpu(), 2, sample_input=_sample_input(data))
-    except fleet.CannotWiden as error:
-        return str(error)
-    return ""
-
-
-def _sample_input(data: Data) -> Tensor:
-    few = torch.arange(min(4, len(data.train)), device=data.train.labels.device)
-    return data.train.at(few).cpu()
-
-
-def _network(job: Job) -> fleet.Fleet | fleet.Single:
-    """The dense model, once per run, on the device."""
-    model = copy.deepcopy(job.model).cpu()
-    network: fleet.Fleet | fleet.Single = fleet.single(model)
-    if len(job.runs) > 1:  # the check against separate models has been passed by a fleet of two
-        network = fleet.widen(model, len(job.runs), sample_input=_sample_input(job.data), check=False)
-    elif job.device.type == "cuda":  # for the sake of the faster layers
-        with contextlib.suppress(fleet.CannotWiden):
-            network = fleet.widen(model, 1, sample_input=_sample_input(job.data))
-    if job.recipe.channels_last:
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks it
-    return network.to(job.device)
 
 
 def _fit_fleet(job: Job) -> list[Fitted]:
@@ -220,20 +158,24 @@ def _fit_fleet(job: Job) -> list[Fitted]:
         n: train if s is job.data.train else s.to(job.device, inputs=there)
         for n, s in job.data.evaluate.items()
     }
+    measured = splits | ({FOLDS: train} if any(run.method.cross_fitted for run in job.runs) else {})
     if saved is None:
-        memory = Memory(reference=job.data.reference, dense=_measure_dense(job, splits))
+        names = job.data.reference.names
+        dense = {name: _dense_answers(job, name, s).reference(names) for name, s in measured.items()}
+        memory = Memory(reference=job.data.reference, dense=dense)
     else:
         memory = resume.remembered(saved, job.path, identity=job.identity, reference=job.data.reference)
-    network = _network(job)
+    network = lineup.dense_network(job.model, job.data, job.crew, job.recipe, device=job.device)
     loop = build(
         network,
-        runs=job.runs,
+        runs=job.crew,
         recipe=job.recipe,
         train=train,
         reference=memory.reference,
-        masks=Masks.of(network, runs=len(job.runs), exclude=job.recipe.exclude).to(job.device),
+        masks=Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude).to(job.device),
         teacher=_teacher(job, train),
-        **_heldout(job, network, splits, memory),
+        folds=job.data.folds,
+        **_heldout(job, network, measured, memory),
     )
     if saved is not None:
         resume.restore(loop, saved)
@@ -242,16 +184,19 @@ def _fit_fleet(job: Job) -> list[Fitted]:
     return _results(loop, memory, job)
 
 
-def _teacher(job: Job, train: Split) -> Teacher | None:
-    """The dense model's answers, if some method learns from them."""
+def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
+    """The dense model on a split: what its gaps are measured against. Of "folds", the models of the folds."""
+    if name == FOLDS and job.data.folds is not None:
+        return pooled(job.data.folds, split, job.recipe)
+    model, batch, precision = copy.deepcopy(job.model), job.recipe.evaluate_batch, job.recipe.precision
+    return predict(model, split, device=job.device, batch_size=batch, precision=precision)
+
+
+def _teacher(job: Job, train: Split) -> Teacher | Teachers | None:
+    """The dense models' answers, if some method learns from them: each run from the one it began as."""
     if not any(run.method.needs_teacher for run in job.runs):
         return None
-    model = copy.deepcopy(job.model).to(job.device).eval().requires_grad_(False)
-    precision, batch = job.recipe.precision, job.recipe.evaluate_batch
-    with torch.no_grad(), autocast(job.device, precision):
-        chunks = torch.split(torch.arange(len(train), device=job.device), batch)
-        logits = [model(train.at(index)).float() for index in chunks]
-    return Teacher(torch.cat(logits), None if job.recipe.augment is None else model, precision)
+    return teacher_of(dense_models(job.crew, job.model, job.data.folds), train, job.recipe)
 
 
 def _heldout(
@@ -261,17 +206,14 @@ def _heldout(
     name = next((run.method.multipliers_on for run in job.runs if run.method.multipliers_on), None)
     if name is None:
         return {}
-    model, recipe, split = copy.deepcopy(job.model), job.recipe, splits[name]
-    dense = predict(
-        model, split, device=job.device, batch_size=recipe.evaluate_batch, precision=recipe.precision
-    )
     heldout = Heldout(
         network,
-        split,
-        dense_correct=dense.correct,
-        runs=job.runs,
-        recipe=recipe,
-        batch=recipe.batch_size,
+        splits[name],
+        dense_correct=_dense_answers(job, name, splits[name]).correct,
+        runs=job.crew,
+        recipe=job.recipe,
+        batch=job.recipe.batch_size,
+        folds=job.data.folds if name == FOLDS else None,
     )
     return {"heldout": heldout, "heldout_reference": memory.dense[name]}
 
@@ -287,21 +229,9 @@ def _fits(job: Job) -> bool:
     return bool(wanted <= SHARE_FOR_DATA * free)
 
 
-def _measure_dense(job: Job, splits: Mapping[str, Split]) -> dict[str, DenseReference]:
-    """The dense model on each evaluated split: what its gaps are measured against."""
-    model = copy.deepcopy(job.model).to(job.device)
-    names, recipe = job.data.reference.names, job.recipe
-    return {
-        name: predict(
-            model, split, device=job.device, batch_size=recipe.evaluate_batch, precision=recipe.precision
-        ).reference(names)
-        for name, split in splits.items()
-    }
-
-
 def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> None:
     hooks = [*job.hooks, *([MetricsFiles(job.folder)] if job.folder else [])]
-    own = own_rows(loop)
+    own = own_rows(loop)[: len(job.runs)]  # companions are not told of
     past = [[of_run(row, i, rows) for i, rows in enumerate(own)] for row in memory.history]
     try:
         for hook in hooks:
@@ -313,14 +243,20 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
             for hook in hooks:
                 hook.epoch(told)
         if loop.best:
-            memory.last = {name: answer() for name, answer in answers.items()}
+            memory.last = _answered(answers, job)
             put_back_best(loop.best, loop.network)
-        memory.final = {name: answer() for name, answer in answers.items()}
+        memory.final = _answered(answers, job)
         memory.finished = True
         _save(loop, memory, job)
     finally:
         for hook in hooks:
             hook.finish()
+
+
+def _answered(answers: Mapping[str, Answers], job: Job) -> dict[str, resume.Answers]:
+    """Of the runs that were asked for."""
+    found, asked = {name: answer() for name, answer in answers.items()}, len(job.runs)
+    return {name: (predicted[:asked], losses[:asked]) for name, (predicted, losses) in found.items()}
 
 
 def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers]) -> dict[str, Any]:
@@ -377,7 +313,7 @@ def _save(loop: Loop, memory: Memory, job: Job) -> None:
 
 
 def _stop_if_broken(loop: Loop, memory: Memory, job: Job) -> None:
-    found = broken(loop)
+    found = broken(loop.network.parameters(), loop.totals, loop.now.place)
     if not found:
         return
     lines = [
@@ -399,7 +335,7 @@ def _stop_if_broken(loop: Loop, memory: Memory, job: Job) -> None:
 def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
     over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
     fitted, own = [], own_rows(loop)
-    for i, run in enumerate(loop.runs):
+    for i, run in enumerate(job.runs):
         kept_answers = _predictions(memory.final, i, job.data.evaluate)
         last_answers = _predictions(memory.last, i, job.data.evaluate) if memory.last else kept_answers
         model = fleet.extract(loop.network, i).cpu().eval()

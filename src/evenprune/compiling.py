@@ -1,0 +1,33 @@
+"""Functions through torch.compile, where that is possible."""
+
+import logging
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+
+log = logging.getLogger("evenprune")
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function through torch.compile; plain, with a warning, if it cannot be compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # seconds to import, needed only here
+
+    # A code object of its own: torch's cache of compilations belongs to it, and holds eight at the most.
+    plain = cast(FunctionType, function)
+    own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
+    chosen = [torch.compile(own, dynamic=False)]
+
+    def call(*values: Any) -> Any:
+        try:
+            return chosen[0](*values)
+        except TorchDynamoException as error:
+            log.warning(
+                "Training without torch.compile, which failed (%s). Recipe(compile=False) spares the try.",
+                " ".join(str(error).strip().split("\n")[:2]),
+            )
+            chosen[0] = function
+            return function(*values)
+
+    return call

@@ -1,0 +1,53 @@
+"""What makes an experiment this one and no other."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from evenprune import checkpoint
+from evenprune.recipe import Data, Recipe, Run
+
+# What does not change the result: a resumed training may set these anew.
+FREE_TO_CHANGE = (
+    *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
+    *("compile", "graph", "data_on_device"),
+)
+
+
+def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
+    """Everything that makes an experiment this one and no other, as plain JSON."""
+    settings = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in FREE_TO_CHANGE}
+    weights = model.state_dict()
+    return {
+        "runs": [_described(run) for run in runs],
+        "recipe": checkpoint.describe(settings),
+        "model": {name: [str(t.dtype), list(t.shape)] for name, t in weights.items()},
+        "structure": checkpoint.structure(model),
+        "dense weights": _weights_digest(model),
+        "groups": list(data.reference.names),
+        "training data": checkpoint.describe(data.train),
+        "evaluated": {name: checkpoint.describe(split) for name, split in data.evaluate.items()},
+        **_described_folds(data, runs),
+    }
+
+
+def _described(run: Run) -> dict[str, Any]:
+    """A run with all samples is told as it was before there were folds: its folder can still be resumed."""
+    told: dict[str, Any] = checkpoint.describe(run)
+    return {name: value for name, value in told.items() if (name, value) != ("without", None)}
+
+
+def _described_folds(data: Data, runs: Sequence[Run]) -> dict[str, Any]:
+    """Nothing where no run looks at them."""
+    if data.folds is None or not any(run.method.cross_fitted or run.without is not None for run in runs):
+        return {}
+    models = [_weights_digest(model) for model in data.folds.models]
+    return {"folds": checkpoint.fingerprint(data.folds.of), "dense weights of folds": models}
+
+
+def _weights_digest(model: nn.Module) -> str:
+    everything = " ".join(checkpoint.fingerprint(t.reshape(-1)) for t in model.state_dict().values())
+    return hashlib.sha256(everything.encode()).hexdigest()[:16]
