@@ -5,6 +5,7 @@
     python paper/cifar100.py buffers     CEAG at 95 % with rings of 0 to 80, and with the table
     python paper/cifar100.py dynamics    multipliers step by step, and the run that constrains Ψ_PW
     python paper/cifar100.py timing      wall-clock of runs by themselves
+    python paper/cifar100.py variant     some cells under another recipe: what makes a difference
     python paper/cifar100.py list        what is finished
 
 Any of them can be killed and started again. README.md says more.
@@ -43,6 +44,12 @@ METHODS = [name for name in KINDS if name != "PW"]  # PW has one cell, that of `
 DYNAMICS_SPARSITY = 0.9
 STRIDE = 5  # every fifth step of a trace is kept
 RECIPE = runner.RECIPE
+PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
+VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in RECIPE
+    "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
+    "fast": {},  # to compare the plain one with, where both are shortened
+    "decay_last": {"decay_only": ("fc",)},  # as the paper's published code: the last layer alone
+}
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
@@ -161,6 +168,17 @@ def timing(flags: argparse.Namespace, where: Where) -> None:
     command_line.time_methods(start_from(flags, where), TASK, flags, RECIPE, where)
 
 
+def variant(flags: argparse.Namespace, where: Where) -> None:
+    """Cells under another recipe, in a results file of their own."""
+    apart = replace(where, results=where.results.with_stem(f"{where.results.stem}_{flags.recipe}"))
+    start = start_from(flags, where)
+    start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
+    recipe = replace(runner.shortened(recipe_for(flags, RECIPE), flags.epochs), **VARIANTS[flags.recipe])
+    cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe != "plain"):
+        runner.fill(start, cells, recipe, apart)
+
+
 def show(flags: argparse.Namespace, where: Where) -> None:
     """What is finished."""
     held = results_file.read(where.results)
@@ -177,6 +195,7 @@ COMMANDS: Commands = {
     "buffers": buffers,
     "dynamics": dynamics,
     "timing": timing,
+    "variant": variant,
     "list": show,
 }
 
@@ -187,15 +206,17 @@ def parser() -> argparse.ArgumentParser:
     for part in parts.values():
         part.add_argument("--multipliers", type=Path, default=PAPER / "results" / "cifar100_multipliers.json")
         part.add_argument("--weights", type=Path, default=PAPER / "weights" / "cifar100_resnet56.safetensors")
-    for name in ("table", "buffers", "list"):
+    for name in ("table", "buffers", "variant", "list"):
         command_line.add_seeds(parts[name])
-    for name, fleet in (("table", 45), ("buffers", 45), ("timing", 1)):
+    for name, fleet in (("table", 45), ("buffers", 45), ("timing", 1), ("variant", 45)):
         command_line.add_fleet(parts[name], fleet)
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
-    parts["timing"].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
-    for name in ("table", "timing"):
+    parts["variant"].add_argument("recipe", choices=VARIANTS)
+    for name in ("timing", "variant"):
+        parts[name].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
+        parts[name].add_argument("--epochs", type=int, default=RECIPE.epochs)
+    for name in ("table", "timing", "variant"):
         parts[name].add_argument("--methods", nargs="+", default=list(TABLE_METHODS), choices=METHODS)
-    parts["timing"].add_argument("--epochs", type=int, default=RECIPE.epochs)
     command_line.add_dense_settings(parts["dense"], epochs=200, lr=0.1, batch=256)
     return told
 

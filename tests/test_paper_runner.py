@@ -447,6 +447,16 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
     assert call(tmp_path, "buffers", "--seeds=0") == 0
     assert call(tmp_path, "timing", "--methods", "NFT", "--epochs=2", "--fleet=2") == 0
     assert call(tmp_path, "dynamics") == 0
+    for name in ("plain", "fast"):
+        words = ("--epochs=2", "--methods", "CEAG", "--seeds=0-1")
+        assert call(tmp_path, "variant", *words, name) == 0
+    apart = [
+        json.loads((tmp_path / f"results_{name}.json").read_text(encoding="utf-8"))["runs"]
+        for name in ("plain", "fast")
+    ]
+    assert [(run["recipe"], run["epochs"]) for run in apart[0]] == [("plain", 2)] * 2
+    for one, other in zip(*apart, strict=True):
+        assert one["train"]["accuracy"] == pytest.approx(other["train"]["accuracy"], abs=0.05)
     document = document_in(tmp_path)
     assert runner.problems(document) == []
     found = [(run["method"], run["sparsity"], run["buffer"], run["seed"]) for run in document["runs"]]

@@ -410,6 +410,21 @@ def test_weights_are_decayed_and_biases_and_norms_are_not() -> None:
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     (everything,) = parameter_groups(wide, recipe(weight_decay=0.1, decay_everything=True))
     assert len(everything["params"]) == len(list(wide.parameters()))
+    some, rest = parameter_groups(wide, recipe(weight_decay=0.1, decay_only=("10",)))
+    assert {name for name, p in wide.named_parameters() if id(p) in {id(q) for q in some["params"]}} == {
+        "10.weight",
+        "10.bias",
+    }
+    assert rest["weight_decay"] == 0.0
+
+
+def test_a_decayed_layer_that_is_not_there_is_refused(problem: Any) -> None:
+    with pytest.raises(InputProblems, match="decay_only has 'fc', which no parameter matches"):
+        fit(
+            *problem,
+            runs=[Run(method=methods.nft(), sparsity=0.5)],
+            recipe=recipe(epochs=2, decay_only=("fc",)),
+        )
 
 
 def test_frozen_parameters_stay(problem: Any) -> None:

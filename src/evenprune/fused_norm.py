@@ -7,8 +7,8 @@ once and writes y; the backward pass computes the activation's cut again instead
 gradients of the two uses that a block's result has (its layers, its shortcut) on the way, and writes the
 gradients of x and of the residual. What the images move through memory is all that it costs.
 
-The kernels serve channels-last images on a GPU; elsewhere, and within torch.compile, which fuses by itself,
-`plain` does. Tests hold the two against each other.
+The kernels serve 16-bit images, channels-last, on a GPU; elsewhere, and within torch.compile, which fuses by
+itself, `plain` does. Tests hold the two against each other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def serves(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:
     alike = residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)
     whole = norm.affine and norm.track_running_stats and norm.momentum is not None
     small = x.ndim == 4 and x.shape[1] < x.numel() <= MOST_ELEMENTS
-    return alike and whole and small and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return alike and whole and small and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def fused(

@@ -27,6 +27,7 @@ from evenprune.iterates import no_best
 from evenprune.masks import Masks, schedule
 from evenprune.per_run import add_up_, clip_, no_totals
 from evenprune.predict import autocast, cross_entropies
+from evenprune.prunable import matches
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.replay import Replay
@@ -119,6 +120,7 @@ def build(
     methods = [run.method for run in runs]
     plan = Plan.of(methods, reference, samples=len(train), heldout=heldout_reference, dtype=dtype)
     plan = plan.to(train.labels.device)
+    _refuse_unknown(network, recipe.decay_only)
     optimizer = recipe.optimizer(parameter_groups(network, recipe))
     if isinstance(optimizer, LBFGS):
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
@@ -162,14 +164,26 @@ def parameter_groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]
     """Weights that are decayed; then biases and norms, which are not, unless the recipe says so."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
-    for module in network.modules():
+    for path, module in network.named_modules():
         norm = "Norm" in type(module).__name__
-        for name, parameter in module.named_parameters(recurse=False):
-            spared = norm or name.endswith("bias")
-            (plain if spared and not recipe.decay_everything else decayed).append(parameter)
+        for name, parameter in module.named_parameters(prefix=path, recurse=False):
+            spared = (norm or name.endswith("bias")) and not recipe.decay_everything
+            if recipe.decay_only:
+                spared = not matches(name, recipe.decay_only)
+            (plain if spared else decayed).append(parameter)
     own = {} if recipe.weight_decay is None else {"weight_decay": recipe.weight_decay}
     groups = [{"params": _trained(decayed), **own}, {"params": _trained(plain), "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def _refuse_unknown(network: nn.Module, patterns: Iterable[str]) -> None:
+    names = [name for name, _ in network.named_parameters()]
+    unknown = [p for p in patterns if not any(matches(name, [p]) for name in names)]
+    if unknown:
+        some = ", ".join(names[:3])
+        raise InputProblems(
+            [f"recipe.decay_only has {p!r}, which no parameter matches (such as {some})" for p in unknown]
+        )
 
 
 def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

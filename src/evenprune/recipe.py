@@ -112,6 +112,7 @@ class Recipe:
     scheduler_steps: Literal["epoch", "batch"] = "epoch"
     weight_decay: float | None = None  # None: as the optimizer factory has it
     decay_everything: bool = False  # False: biases and norms are not decayed
+    decay_only: tuple[str, ...] = ()  # names or glob patterns of the parameters that are; (): as above
     clip_norm: float | None = None  # of each run's own gradient
     # What makes a GPU fast. None: on where the training is on one, off elsewhere.
     precision: Literal["float32", "bfloat16"] | None = None  # None: bfloat16 on a GPU
