@@ -1,7 +1,7 @@
 """Settings of the walking kernels, tried on a GPU: `python -m benchmarks.narrow_conv tune`.
 
 Kernels are compiled in parallel processes; then every setting is timed on the layers of 25 runs. Four warps
-and 64 pixels or more make a product of warp groups, whose fences cost more than the product: left out.
+and 64 pairs make a product of warp groups, whose fences cost more than the product: left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from evenprune import grouped_conv
 
 RUNS, PROCESSES, BEST = 25, 14, 4
 NAMES = ("16", "32")
-SHAPES = ((16, 1), (32, 1), (32, 2), (64, 2), (32, 4), (128, 2))  # pixels of a row at a time, warps
-BACK_SHAPES = ((32, 1), (32, 2), (64, 2), (64, 4), (32, 4), (128, 4))
+SHAPES = ((16, 1), (16, 2), (32, 1), (32, 2), (32, 4), (64, 2))  # pairs of pixels at a time, warps
+BACK_SHAPES = ((32, 1), (32, 2), (64, 2), (64, 4), (32, 4), (128, 4))  # pixels at a time, warps
 SHARES, STAGES, PROGRAMS = (1, 2), (1, 2, 3), (528, 1056, 2112, 4224)  # of the rows, in bands
 
 
@@ -33,9 +33,9 @@ class Option(NamedTuple):
 def options(name: str) -> list[Option]:
     side = LAYERS[name][2]
     walks = [
-        Option(name, False, (pixels, side // share, warps, stages))
-        for (pixels, warps), share, stages in itertools.product(SHAPES, SHARES, STAGES)
-        if pixels >= side
+        Option(name, False, (pairs, side // share, warps, stages))
+        for (pairs, warps), share, stages in itertools.product(SHAPES, SHARES, STAGES)
+        if pairs >= side // 2
     ]
     return walks + [
         Option(name, True, (pixels, side // share, warps, 1, programs))
@@ -48,7 +48,7 @@ def timed(option: Option) -> dict[str, float]:
     """µs of the parts that the option is for; nothing if it cannot be built."""
     xs, dys, weight, shape = tensors(option.layer, RUNS)
     size, channels = list(xs[0].shape[2:]), LAYERS[option.layer][0]
-    grouped_conv.WALK = {channels: option.setting if not option.back else (64, 8, 2, 1)}  # type: ignore[dict-item]
+    grouped_conv.WALK = {channels: option.setting if not option.back else (32, 8, 2, 1)}  # type: ignore[dict-item]
     grouped_conv.WALK_BACK = {channels: option.setting if option.back else (64, 8, 2, 1, 1056)}  # type: ignore[dict-item]
     try:
         if option.back:

@@ -1,8 +1,8 @@
 """Triton kernels of grouped_conv.py. Images are [batch, height, width, runs · channels] in memory.
 
 Three kinds of programs, each for one run:
-  walk      3×3, stride 1: down the rows of a few images. Every row is loaded three times (left, middle, right)
-            and multiplied with nine taps into the three output rows it belongs to.
+  walk      3×3, stride 1: down the rows of a few images, two pixels wide. Four pixels of a row are loaded for
+            every two of the result, and multiplied with nine taps into the three rows they belong to.
   walk_back the gradient of the same layer's weight: three sums of three taps, walking in the same way.
   gather    any stride, 1×1 or 3×3: a block of output pixels fetches its neighbours tap by tap.
   gather_back  the gradient of its weight.
@@ -28,17 +28,23 @@ def _row(x, image, row, column, live, run, runs, channel, HEIGHT: tl.constexpr, 
 
 
 @triton.jit
+def _three_taps(total, left, middle, right, w0, w1, w2):
+    """total + left · w0 + middle · w1 + right · w2"""
+    return tl.dot(right, w2, tl.dot(middle, w1, tl.dot(left, w0, total)))
+
+
+@triton.jit
 def walk(
     x, w, y, batch, runs, w_run, w_in, w_out, w_row, w_column,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, FLIP: tl.constexpr,
-    IN_BLOCK: tl.constexpr, OUT_BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr, IMAGES: tl.constexpr, ROWS: tl.constexpr,
+    IN_BLOCK: tl.constexpr, OUT_BLOCK: tl.constexpr, PAIRS: tl.constexpr, IMAGES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """y[r, c] = Σ x[r + down - 1, c + right - 1] · w[down, right]; FLIP: with the taps in reverse order."""
     run = tl.program_id(0)
     top = tl.program_id(2) * ROWS
-    pixel = tl.arange(0, IMAGES * WIDTH_BLOCK)
-    image = tl.program_id(1) * IMAGES + pixel // WIDTH_BLOCK
-    column = pixel % WIDTH_BLOCK
+    pair = tl.arange(0, IMAGES * PAIRS)
+    image = tl.program_id(1) * IMAGES + pair // PAIRS
+    column = 2 * (pair % PAIRS)
     live = (image < batch) & (column < WIDTH)
     channel = tl.arange(0, IN_BLOCK)
     out = tl.arange(0, OUT_BLOCK)
@@ -58,34 +64,30 @@ def walk(
     w20 = tl.load(at + 2 * w_row, mask=kept, other=0.0).to(kind)
     w21 = tl.load(at + 2 * w_row + w_column, mask=kept, other=0.0).to(kind)
     w22 = tl.load(at + 2 * w_row + 2 * w_column, mask=kept, other=0.0).to(kind)
-    above = tl.zeros(
-        (IMAGES * WIDTH_BLOCK, OUT_BLOCK), dtype=tl.float32
-    )  # of the output row above the one read
-    here = above
+    nothing = tl.zeros((IMAGES * PAIRS, OUT_BLOCK), dtype=tl.float32)
+    above1 = nothing  # of the output row above the one read, first and second pixel of each pair
+    above2 = nothing
+    here1 = nothing
+    here2 = nothing
     for step in tl.range(0, ROWS + 2):
         row = top - 1 + step
-        left = _row(x, image, row, column - 1, live, run, runs, channel, HEIGHT, WIDTH, IN)
-        middle = _row(x, image, row, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
-        right = _row(x, image, row, column + 1, live, run, runs, channel, HEIGHT, WIDTH, IN)
-        above = tl.dot(left, w20, above)
-        above = tl.dot(middle, w21, above)
-        above = tl.dot(right, w22, above)
-        here = tl.dot(left, w10, here)
-        here = tl.dot(middle, w11, here)
-        here = tl.dot(right, w12, here)
-        below = tl.dot(left, w00)
-        below = tl.dot(middle, w01, below)
-        below = tl.dot(right, w02, below)
+        a = _row(x, image, row, column - 1, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        b = _row(x, image, row, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        c = _row(x, image, row, column + 1, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        d = _row(x, image, row, column + 2, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        above1 = _three_taps(above1, a, b, c, w20, w21, w22)
+        above2 = _three_taps(above2, b, c, d, w20, w21, w22)
         rows = row + 0 * column
         done = live & (rows > top) & (rows <= HEIGHT)
         place = (((image * HEIGHT + row - 1) * WIDTH + column) * runs + run) * OUT
-        tl.store(
-            y + place[:, None] + out[None, :],
-            above.to(y.dtype.element_ty),
-            mask=done[:, None] & (out < OUT)[None, :],
-        )
-        above = here
-        here = below
+        to = y + place[:, None] + out[None, :]
+        both = done & (column + 1 < WIDTH)
+        tl.store(to, above1.to(y.dtype.element_ty), mask=done[:, None] & (out < OUT)[None, :])
+        tl.store(to + runs * OUT, above2.to(y.dtype.element_ty), mask=both[:, None] & (out < OUT)[None, :])
+        above1 = _three_taps(here1, a, b, c, w10, w11, w12)
+        above2 = _three_taps(here2, b, c, d, w10, w11, w12)
+        here1 = _three_taps(nothing, a, b, c, w00, w01, w02)
+        here2 = _three_taps(nothing, b, c, d, w00, w01, w02)
 
 
 @triton.jit

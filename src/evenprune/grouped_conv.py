@@ -35,10 +35,11 @@ LEAST_INPUT = 4  # channels that are loaded at once: eight bytes
 # gather: pixels of a program, taps fetched for one product (0: one product per tap), warps, stages.
 GATHER = {4: (128, 16, 8, 1), 16: (256, 0, 4, 3), 32: (128, 0, 4, 3), 64: (128, 0, 8, 3)}
 GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in all
-# walk: pixels of a row at a time, rows of a program, warps, stages; back: the same, and programs in all.
+# walk: pairs of pixels of a row at a time, rows of a program, warps, stages.
+# walk_back: pixels of a row at a time, rows of a program, warps, stages, programs in all.
 # Only where they win: 16 channels of more than FEW_RUNS runs.
-WALK = {16: (64, 32, 4, 3)}
-WALK_BACK = {16: (128, 32, 4, 3, 1056)}
+WALK = {16: (32, 32, 2, 3)}
+WALK_BACK = {16: (64, 32, 4, 1, 2112)}
 
 
 class Shape(NamedTuple):
@@ -91,13 +92,13 @@ def gather(x: Tensor, weight: Tensor, y: Tensor, shape: Shape, *, transposed: bo
 def walk(x: Tensor, weight: Tensor, y: Tensor, shape: Shape, *, transposed: bool) -> None:
     (batch, _, height, width), runs = x.shape, shape.runs
     channels, out = x.shape[1] // runs, y.shape[1] // runs
-    pixels, rows, warps, stages = WALK[_block_of(channels)]
-    across = _block_of(width, 1)
-    images = max(1, pixels // across)
+    pairs, rows, warps, stages = WALK[_block_of(channels)]
+    across = _block_of(_parts(width, 2), 1)
+    images = max(1, pairs // across)
     conv_kernels.walk[(runs, _parts(batch, images), _parts(height, rows))](
         x, weight, y, batch, runs, *_strides(weight, runs, transposed),
         HEIGHT=height, WIDTH=width, IN=channels, OUT=out, FLIP=transposed,
-        IN_BLOCK=_block_of(channels), OUT_BLOCK=_block_of(out), WIDTH_BLOCK=across, IMAGES=images, ROWS=rows,
+        IN_BLOCK=_block_of(channels), OUT_BLOCK=_block_of(out), PAIRS=across, IMAGES=images, ROWS=rows,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
