@@ -17,7 +17,7 @@ from rich.table import Table
 from evenprune import atomic
 
 NAMES = ("audit_speed", "constraint_overhead", "coverage", "fairgrape", "image_cache")
-ASKED_FOR = ("gpu", "narrow_conv")  # not part of a plain `python -m benchmarks`: needs a GPU
+ASKED_FOR = ("gpu", "narrow_conv", "depthwise_conv", "images_per_second")  # need a GPU: only if named
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -12,21 +12,18 @@ Needs a CUDA device. Samples are random images on the device: speed does not dep
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from benchmarks import gpu_loop
+from benchmarks.gpu_loop import begin, images, reference, seconds, steps
 from evenprune import constraint, methods
-from evenprune.fleet import single, widen
-from evenprune.loop import Loop, advance, begin_epoch, build, draw_epoch
-from evenprune.masks import Masks
+from evenprune.loop import Loop
 from evenprune.models.cifar_resnet import cifar_resnet56
 from evenprune.plan import Plan
 from evenprune.predict import Answers
-from evenprune.recipe import Recipe, Run, Split
-from evenprune.reference import DenseReference
+from evenprune.recipe import Recipe, Split
 
 FLEETS = (1, 5, 10, 25, 45)
 EPOCHS, STEPS, TEST, CLASSES = 60, 390, 10_000, 100
@@ -38,43 +35,8 @@ ACTIVATION_BYTES = 2 * (19 * 16 * 32 * 32 + 18 * 32 * 16 * 16 + 18 * 64 * 8 * 8)
 PASSES = 14.5
 
 
-def images(samples: int, device: torch.device) -> Split:
-    generator = torch.Generator(device).manual_seed(0)
-    pixels = torch.randint(
-        0, 256, (samples, 3, 32, 32), dtype=torch.uint8, device=device, generator=generator
-    )
-    labels = torch.arange(samples, device=device) % CLASSES
-    half = torch.full((3,), 0.5, device=device)
-    return Split(pixels, labels, labels, half, half / 2)
-
-
-def reference(samples: int) -> DenseReference:
-    each = torch.full((CLASSES,), samples / CLASSES, dtype=torch.float64)
-    names = tuple(str(group) for group in range(CLASSES))
-    return DenseReference(names, each, each, 0 * each, float(samples), float(samples), 0.0)
-
-
-def new_loop(runs: int, recipe: Recipe, train: Split, device: torch.device) -> Loop:
-    model = cifar_resnet56(CLASSES)
-    sample = torch.zeros(4, 3, 32, 32)
-    network = widen(model, runs, sample_input=sample, check=False) if recipe.graph else single(model)
-    if recipe.channels_last:
-        network.to(memory_format=torch.channels_last)
-    network.to(device).train()
-    method = methods.ceag(tolerance=0.02, negative="keep")
-    members = [Run(method=method, sparsity=0.925, seed=seed) for seed in range(runs)]
-    masks = Masks.of(network, runs=runs).to(device)
-    return build(
-        network, runs=members, recipe=recipe, train=train, reference=reference(len(train)), masks=masks
-    )
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
+def new_loop(runs: int, recipe: Recipe, train: Split) -> Loop:
+    return gpu_loop.new_loop(cifar_resnet56(CLASSES), runs, recipe, train, classes=CLASSES)
 
 
 def copy_rate(device: torch.device) -> float:
@@ -85,13 +47,9 @@ def copy_rate(device: torch.device) -> float:
     return 2 * source.numel() / min(times)
 
 
-def steps(loop: Loop, count: int) -> None:
-    for step in range(count):
-        advance(loop, step, epoch=15)
-
-
 def without_constraints(loop: Loop) -> tuple[Plan, constraint.State]:
-    plain = Plan.of([methods.nft()] * len(loop.runs), reference(len(loop.train)), samples=len(loop.train))
+    dense = reference(len(loop.train), CLASSES)
+    plain = Plan.of([methods.nft()] * len(loop.runs), dense, samples=len(loop.train))
     plan = plain.to(loop.device)
     return plan, constraint.init(plan)
 
@@ -99,9 +57,8 @@ def without_constraints(loop: Loop) -> tuple[Plan, constraint.State]:
 def fleet(runs: int, recipe: Recipe, train: Split, test: Split, device: torch.device) -> dict[str, Any]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    loop = new_loop(runs, recipe, train, device)
-    begin_epoch(loop, 14)
-    draw_epoch(loop, 15, 0)
+    loop = new_loop(runs, recipe, train)
+    begin(loop)
     compilation = seconds(lambda: steps(loop, 5))
     ceag = (loop.plan, loop.state, loop.replay)
     loop.plan, loop.state = without_constraints(loop)
@@ -136,13 +93,12 @@ def run(fleets: tuple[int, ...] = FLEETS) -> dict[str, Any]:
         raise SystemExit("This benchmark needs a CUDA device.")
     device = torch.device("cuda")
     torch.manual_seed(0)
-    train, test = images(50_000, device), images(TEST, device)
+    train, test = (images(n, side=32, classes=CLASSES, device=device) for n in (50_000, TEST))
     rate = copy_rate(device)
     fast = Recipe(evaluate_batch=1000).on(device)
     plain = Recipe(precision="float32", channels_last=False, compile=False, graph=False).on(device)
-    eager = new_loop(1, plain, train, device)
-    begin_epoch(eager, 14)
-    draw_epoch(eager, 15, 0)
+    eager = new_loop(1, plain, train)
+    begin(eager)
     steps(eager, 5)
     eager_ms = 1000 * min(seconds(lambda: steps(eager, 10)) for _ in range(3)) / 10
     rows = []

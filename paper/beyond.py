@@ -1,10 +1,12 @@
 """Does it hold on unseen data? CIFAR-100, with a held-out part that neither the dense nor any run trains on.
 
     python paper/beyond.py dense          the dense model, trained without the held-out images
+    python paper/beyond.py dense --folds 4    those for cross-fitting, each trained without a fold as well
     python paper/beyond.py study          rivals and held-out multipliers, with and without augmentation
     python paper/beyond.py formulations   other ways to write the constraint: which of them become feasible
     python paper/beyond.py list           what is finished
     python paper/beyond.py show           the tables, as text
+    python paper/beyond.py page           the same and pictures, as one HTML file
 
 Any of them can be killed and started again. README.md says more.
 """
@@ -21,6 +23,7 @@ import torch
 if __package__ in (None, ""):  # run as a file: its neighbours are found from the folder above
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evenprune import atomic
 from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
@@ -28,6 +31,8 @@ from evenprune.recipe import Recipe, Run, Split
 from evenprune.tally import InputProblems
 from paper import (
     beyond_cells,
+    beyond_folds,
+    beyond_page,
     beyond_results,
     beyond_rows,
     beyond_splits,
@@ -71,7 +76,12 @@ def fleets(cells: Iterable[Cell], most: int) -> list[list[Cell]]:
     kinds: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in dict.fromkeys(beyond_cells.trained_as(cell) for cell in cells):
         kinds.setdefault(beyond_cells.cost(cell), []).append(cell)
-    return [part for own in kinds.values() for part in runner.fleets(own, most)]
+    return [part for own in kinds.values() for part in runner.fleets(own, _room(own[0], most))]
+
+
+def _room(cell: Cell, most: int) -> int:
+    """How many such runs make a fleet: companions count, but one run at least trains with all of its own."""
+    return max(min(most, 1), most // beyond_cells.members(cell))
 
 
 def train(
@@ -135,6 +145,9 @@ def refuse_other_dense(results: Path, weights: Path, *, heldout: int, images: st
 
 
 def dense(flags: argparse.Namespace, where: Where) -> None:
+    if flags.folds:
+        dense_folds(flags, where)
+        return
     weights, held = weights_of(flags), beyond_results.read(where.results)
     if weights.exists() and beyond_results.dense_of(held, flags.heldout) is not None:
         where.say(f"The dense model is trained: {weights}. Remove that file to train it again.")
@@ -144,15 +157,34 @@ def dense(flags: argparse.Namespace, where: Where) -> None:
         other = f"{where.results} has {len(runs)} runs of a dense model whose weights are not {weights}"
         raise InputProblems([f"{other}; put them back, or give --results another file"])
     splits, names = splits_in(flags.data, "class", heldout=flags.heldout, used=None)
-    torch.manual_seed(flags.seed)
-    settings = {"epochs": flags.epochs, "lr": flags.lr, "batch": flags.batch}
-    recipe = replace(recipe_for(flags, tables.dense_recipe(**settings)), only_at_end=LATE)
-    settings |= {"seed": flags.seed, "as": "paper/cifar100.py dense"}
+    recipe, settings = dense_recipe(flags)
     document = train_dense(
         cifar_resnet56(), splits, names, weights, recipe, where, heldout=flags.heldout, settings=settings
     )
     told = ", ".join(f"{value:.2%} {split}" for split, value in document["accuracy"].items())
     where.say(f"Dense model: {told}, {document['seconds']:.0f} s; {weights}")
+
+
+def dense_recipe(flags: argparse.Namespace) -> tuple[Recipe, dict[str, Any]]:
+    """How dense models are trained, and what the results file says of it; seeds the first weights."""
+    torch.manual_seed(flags.seed)
+    settings = {"epochs": flags.epochs, "lr": flags.lr, "batch": flags.batch}
+    recipe = replace(recipe_for(flags, tables.dense_recipe(**settings)), only_at_end=LATE)
+    return recipe, settings | {"seed": flags.seed, "as": "paper/cifar100.py dense"}
+
+
+def dense_folds(flags: argparse.Namespace, where: Where) -> None:
+    """The dense models without a fold each, from the same first weights as the one with all."""
+    weights = beyond_folds.weights_of(weights_of(flags), flags.folds)
+    if beyond_folds.is_trained(weights, where, heldout=flags.heldout):
+        where.say(f"The dense models are trained: {weights[0]} … Remove that file to train them again.")
+        return
+    splits, names = splits_in(flags.data, "class", heldout=flags.heldout, used=None)
+    recipe, settings = dense_recipe(flags)
+    document = beyond_folds.train(
+        cifar_resnet56(), splits, names, weights, recipe, where, heldout=flags.heldout, settings=settings
+    )
+    where.say(f"{beyond_folds.sentence(document)}; {weights[0]} …")
 
 
 def train_dense(
@@ -191,7 +223,7 @@ def train_dense(
 
 def grid_of(flags: argparse.Namespace) -> Grid:
     names = ("groups", "sparsity", "tolerance", "pair_tolerance", "loss_tolerance", "buffer", "refresh")
-    told = {name: getattr(flags, name) for name in (*names, "heldout_used", "epochs")}
+    told = {name: getattr(flags, name) for name in (*names, "heldout_used", "epochs", "folds")}
     told["heldout_per_class"] = flags.heldout
     return Grid(**told, steps=flags.dual_lr, el_steps=flags.el_dual_lr)
 
@@ -211,6 +243,11 @@ def recipe_of(flags: argparse.Namespace, *, augment: bool) -> Recipe:
 
 def run_cells(flags: argparse.Namespace, where: Where, names: Sequence[str]) -> None:
     start = start_from(flags, where)
+    if any(KINDS[name].crossed for name in names):
+        weights = beyond_folds.weights_of(weights_of(flags), flags.folds)
+        train = start.data.train
+        held = beyond_folds.load(weights, cifar_resnet56, train, where.results, heldout=flags.heldout)
+        start = beyond_folds.with_folds(start, held)
     for augment in (word == "yes" for word in dict.fromkeys(flags.augment)):
         cells = beyond_cells.cells_of(grid_of(flags), names=names, seeds=flags.seeds, augment=augment)
         fill(start, cells, recipe_of(flags, augment=augment), where)
@@ -253,12 +290,36 @@ def show(flags: argparse.Namespace, where: Where) -> None:
         where.say(line)
 
 
+def page(flags: argparse.Namespace, where: Where) -> None:
+    """What `show` prints, in words and with pictures, as one HTML file."""
+    files = [where.results, beyond_results.correct_path(where.results)]
+    refuse_target(flags.to, files)
+    held, correct = beyond_results.read(files[0]), beyond_results.read_correct(files[1])
+    there = [str(file) for file in files if file.exists()]
+    atomic.write_text(flags.to, beyond_page.to_html(held, correct, tolerance=flags.tolerance, files=there))
+    where.say(f"Page: {flags.to.resolve()}")
+
+
+def refuse_target(target: Path, files: Sequence[Path]) -> None:
+    """Before the work starts: a page that cannot be written, or would take the place of the results."""
+    place = target.resolve()
+    if place in [file.resolve() for file in files]:
+        raise InputProblems([f"--to {target} is a results file; name another file"])
+    if place.is_dir():
+        raise InputProblems([f"--to {target} is a folder; name a file inside it"])
+    if not place.parent.is_dir():
+        raise InputProblems(
+            [f"--to {target} cannot be written: {place.parent} does not exist; create it first"]
+        )
+
+
 COMMANDS: Commands = {
     "dense": dense,
     "study": study,
     "formulations": formulations,
     "list": finished,
     "show": show,
+    "page": page,
 }
 
 
@@ -279,6 +340,7 @@ def add_grid(part: argparse.ArgumentParser, augment: Sequence[str]) -> None:
         ("--loss-tolerance", grid.loss_tolerance, "of CELG"),
         ("--buffer", grid.buffer, "length of the rings"),
         ("--refresh", grid.refresh, "steps from one pass over the held-out samples to the next"),
+        ("--folds", grid.folds, "of cross-fitting"),
         ("--epochs", grid.epochs, "a quarter of them prune"),
         ("--importance-batches", RECIPE.importance_batches, "of FairGRAPE's scores"),
     ):
@@ -296,7 +358,9 @@ def parser() -> argparse.ArgumentParser:
             part.add_argument("--tolerance", type=float, default=beyond_cells.TOLERANCE)
     for name, augment in (("study", ("no", "yes")), ("formulations", ("no",)), ("list", ("no", "yes"))):
         add_grid(parts[name], augment)
+    parts["page"].add_argument("--to", type=Path, default=Path("beyond.html"), help="(%(default)s)")
     command_line.add_dense_settings(parts["dense"], epochs=200, lr=0.1, batch=256)
+    parts["dense"].add_argument("--folds", type=int, help="so many models, each trained without its fold")
     return told
 
 

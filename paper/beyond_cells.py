@@ -15,6 +15,7 @@ PAIR_TOLERANCE = 0.02  # of Ψ_PW and of all pairs: |ψ| ≤ 1 % for all groups 
 LOSS_TOLERANCE = 0.05  # of CELG, in nats
 BUFFER, REFRESH = 40, 88  # samples of a ring; steps from one pass to the next, four passes an epoch
 EL_STEPS, STEPS = (1e-5, 1e-4), (0.0005, 0.002, 0.01)  # dual steps to choose from, each per batch
+FOLDS = 4  # of cross-fitting
 BIAS = "NFT + class bias"
 NEAR = 1e-9  # 0.01 is not above 0.01
 
@@ -35,6 +36,7 @@ class Cell:
     heldout_per_class: int = 50  # samples of a class that the dense model was not trained on
     heldout_used: int | None = None  # of them, how many a group are looked at; None: all
     epochs: int = 60
+    folds: int | None = None  # of cross-fitting: as many companions
 
 
 IDENTITY = tuple(field.name for field in fields(Cell))
@@ -53,6 +55,7 @@ class Kind:
     rings: bool = False
     passes: bool = False
     sees_heldout: bool = False
+    crossed: bool = False  # multipliers follow folds of the training samples
 
 
 def _heldout(**more: Any) -> Kind:
@@ -80,6 +83,13 @@ STUDY: dict[str, Kind] = {
     "FairGRAPE (fast)": Kind(partial(methods.fairgrape, fast=True)),
 }
 FURTHER: dict[str, Kind] = {  # only if they are asked for
+    "CEAG cross-fitted (passes)": Kind(
+        partial(methods.ceag, multipliers_on="folds", estimator="pass"),
+        "usual",
+        "usual",
+        passes=True,
+        crossed=True,
+    ),
     "CEAG held-out (passes, best feasible)": _heldout(keep="feasible", keep_on="heldout"),
 }
 FORMULATIONS: dict[str, Kind] = {
@@ -110,6 +120,7 @@ class Grid:
     heldout_per_class: int = 50
     heldout_used: int | None = None
     epochs: int = 60
+    folds: int = FOLDS
 
 
 def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment: bool) -> list[Cell]:
@@ -142,6 +153,7 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
                 heldout_per_class=grid.heldout_per_class,
                 heldout_used=grid.heldout_used,
                 epochs=grid.epochs,
+                folds=grid.folds if kind.crossed else None,
             )
             for step in steps
             for seed in seeds
@@ -167,7 +179,12 @@ def cost(cell: Cell) -> tuple[Any, ...]:
     """Cells that cost the same: only these share a fleet, so that the seconds of a run are its own."""
     method = method_of(cell)
     by_batch = method.multipliers_on is not None and method.estimator != "pass"
-    return method.importance, method.needs_teacher, by_batch, method.estimator == "pass"
+    return method.importance, method.needs_teacher, by_batch, method.estimator == "pass", cell.folds
+
+
+def members(cell: Cell) -> int:
+    """How many train for a cell: the run itself, and its companions."""
+    return 1 + (cell.folds or 0)
 
 
 def key_of(values: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """The two files of the study: rows of numbers, and the answers of every run to every audit sample.
 
-beyond.json          {"runs": [one entry per cell], "dense": [one entry per number of held-out samples]}
+beyond.json          {"runs": [one entry per cell], "dense": [one entry per number of held-out samples],
+                      "folds": [one entry per number of held-out samples and of folds]}
 beyond_correct.json  {"runs": [{the cell, "dense": its place in the list, "correct": bits}], "dense": [bits],
                       "samples": N, "groups": {"superclass": ids as bytes}}; base64, one bit or byte a sample
 """
@@ -25,8 +26,9 @@ from paper.runner import Start
 METHODS = {name: place for place, name in enumerate(KINDS)}
 NUMBERS = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
 SIZE = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
+ALWAYS = tuple(name for name in IDENTITY if name != "folds")  # rows of before have none
 RULES: dict[str, results_file.Rule] = {
-    **dict.fromkeys(IDENTITY, ("there", lambda value: True)),
+    **dict.fromkeys(ALWAYS, ("there", lambda value: True)),
     "method": (f"one of {', '.join(KINDS)}", lambda value: value in KINDS),
     "groups": TEXT,
     "seed": WHOLE,
@@ -47,6 +49,21 @@ DENSE_RULES: dict[str, results_file.Rule] = {
     "sha256": TEXT,
     "training_images": TEXT,
     "accuracy": (f"numbers of {', '.join(SPLITS)}", lambda value: not _numbers_missing(value, SPLITS)),
+    "seconds": SIZE,
+    "versions": VERSIONS,
+}
+TEXTS = ("a list of texts", lambda value: isinstance(value, list) and all(TEXT[1](one) for one in value))
+FOLD_SPLITS = ("rest", "fold", "heldout", "audit")  # of the training images: those it saw, and its fold
+FOLD_RULES: dict[str, results_file.Rule] = {
+    "heldout_per_class": WHOLE,
+    "folds": WHOLE,
+    "weights": TEXTS,
+    "sha256": TEXTS,
+    "fold_images": TEXTS,
+    "accuracy": (
+        f"numbers of {', '.join(FOLD_SPLITS)}",
+        lambda value: not _numbers_missing(value, FOLD_SPLITS),
+    ),
     "seconds": SIZE,
     "versions": VERSIONS,
 }
@@ -77,6 +94,8 @@ def problems(document: Any) -> list[str]:
         found += [f"there are {n} runs of {key}" for key, n in times.items() if n > 1]
     for place, model in enumerate(document.get("dense", [])):
         found += [f"dense[{place}]: {problem}" for problem in broken_rules(model, DENSE_RULES)]
+    for place, models in enumerate(document.get("folds", [])):
+        found += [f"folds[{place}]: {problem}" for problem in broken_rules(models, FOLD_RULES)]
     return found
 
 
@@ -93,7 +112,8 @@ def _arithmetic_problems(run: Mapping[str, Any]) -> list[str]:
 def order(run: Mapping[str, Any]) -> tuple[Any, ...]:
     names = ("augment", "heldout_per_class", "heldout_used", "epochs")
     settings = tuple(run.get(name) or 0 for name in names)
-    last = tuple(run.get(name) or 0 for name in ("tolerance", "buffer", "refresh", "dual_lr", "seed"))
+    names = ("tolerance", "buffer", "refresh", "folds", "dual_lr", "seed")
+    last = tuple(run.get(name) or 0 for name in names)
     return (
         run.get("groups", ""),
         run.get("sparsity") or 0,
@@ -132,6 +152,25 @@ def set_dense(path: Path, dense: Mapping[str, Any]) -> None:
 def dense_of(document: Document, per_class: int) -> Mapping[str, Any] | None:
     models = document.get("dense", [])
     return next((model for model in models if model["heldout_per_class"] == per_class), None)
+
+
+def set_folds(path: Path, models: Mapping[str, Any]) -> None:
+    """The dense models of all cross-fitted runs with that many samples held out and that many folds."""
+
+    def key(entry: Mapping[str, Any]) -> tuple[int, int]:
+        return int(entry["heldout_per_class"]), int(entry["folds"])
+
+    def edit(document: Document) -> None:
+        others = [entry for entry in document.get("folds", []) if key(entry) != key(models)]
+        document["folds"] = sorted([*others, models], key=key)
+
+    results_file.change(path, edit, check=problems, order=order)
+
+
+def folds_of(document: Document, per_class: int, count: int) -> Mapping[str, Any] | None:
+    wanted = (per_class, count)
+    held = document.get("folds", [])
+    return next((e for e in held if (e["heldout_per_class"], e["folds"]) == wanted), None)
 
 
 # --- right and wrong ---

@@ -20,6 +20,7 @@ from torch.optim import SGD
 
 from evenprune import constraint
 from evenprune.augment import Flip
+from evenprune.folds import Folds
 from evenprune.models import small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
@@ -27,9 +28,11 @@ from evenprune.tally import InputProblems
 from paper import (
     beyond,
     beyond_cells,
+    beyond_folds,
     beyond_results,
     beyond_rows,
     beyond_splits,
+    beyond_summary,
     beyond_table,
     dense_model,
     runner,
@@ -49,6 +52,7 @@ GRID = Grid(
     refresh=3,
     heldout_per_class=10,
     epochs=3,
+    folds=2,
 )
 FEW = Recipe(
     epochs=3,
@@ -92,7 +96,9 @@ def begin(folder: Path) -> Start:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), split.labels).backward()
         optimizer.step()
-    return runner.measure(model.eval(), three(), NAMES, recipe=FEW, where=place(folder))
+    start = runner.measure(model.eval(), three(), NAMES, recipe=FEW, where=place(folder))
+    of = beyond_folds.fold_of(split, GRID.folds)
+    return beyond_folds.with_folds(start, Folds(of, (model,) * GRID.folds))
 
 
 def some_cells(*seeds: int) -> list[Cell]:
@@ -170,7 +176,7 @@ def test_every_method_is_what_its_name_says() -> None:
     cells = cells_of(Grid(groups="superclass", steps=(0.002,)), names=list(KINDS), seeds=[0], augment=False)
     made = {cell.method: method_of(cell) for cell in cells}
     assert {m.negative for m in made.values()} == {"clip"}
-    held = {name for name, m in made.items() if m.multipliers_on is not None}
+    held = {name for name, m in made.items() if m.multipliers_on not in (None, "folds")}
     assert held == {name for name in made if "held-out" in name}
     assert all(made[name].multipliers_on == "heldout" for name in held)
     assert all(made[name].tolerance == 0.01 for name in made if name.startswith("CEAG"))
@@ -180,6 +186,7 @@ def test_every_method_is_what_its_name_says() -> None:
     assert made["CEAG held-out (passes, caution 1)"] == replace(passes, caution=1.0)
     assert made["CEAG held-out + KD"] == replace(passes, distill=0.9)
     assert made["CEAG held-out (passes, best feasible)"].keep_on == "heldout"
+    assert made["CEAG cross-fitted (passes)"] == replace(passes, multipliers_on="folds")
     assert made["FairGRAPE (fast)"].importance == "fairgrape_fast"
     assert (made["Ψ_PW"].rows, made["all pairs"].rows, made["Ψ_PW"].tolerance) == ("extremes", "pairs", 0.02)
     assert (made["CELG"].measure, made["equalized"].kind, made["two-sided"].kind) == (
@@ -480,7 +487,8 @@ def test_the_tables_have_every_method_once_and_are_paired_with_nft(finished: tup
     correct = beyond_results.read_correct(folder / "beyond_correct.json")
     told = beyond_table.lines(results, correct)
     text = "\n".join(told)
-    assert told[0].startswith("superclass groups, 80.0% sparse, without augmentation, 10 a class held out")
+    begins = "CIFAR-100, superclass groups, 80.0% sparse, without augmentation, 10 a class held out"
+    assert told[0].startswith(begins)
     for name in KINDS:
         steps = {"none": 0, "usual": 2, "el": 1}[KINDS[name].steps]  # the last table has every dual step
         assert sum(line.startswith(f"{name}  ") for line in told) == (2 if name == "NFT" else 3) + steps, name
@@ -499,9 +507,9 @@ def test_tables_without_answers_or_runs_are_told_too(finished: tuple[Path, Start
 def test_a_run_compared_with_itself_does_not_differ(finished: tuple[Path, Start]) -> None:
     document = beyond_results.read_correct(finished[0] / "beyond_correct.json")
     one = next(iter(beyond_results.answers_in(document).values()))
-    found = beyond_table.compared(one, one, beyond_results.groups_in(document, "superclass"), 0.01)
+    found = beyond_summary.compared(one, one, beyond_results.groups_in(document, "superclass"), 0.01)
     assert (found.accuracy.estimate, found.max_excess_gap.estimate) == (0, 0)
-    assert beyond_table.clear([found.accuracy, found.max_excess_gap], 1) == "0 better, 0 worse"
+    assert beyond_summary.clear([found.accuracy, found.max_excess_gap], 1) == (0, 0)
 
 
 def test_nft_is_found_whatever_number_of_held_out_samples_it_was_measured_with() -> None:
@@ -510,8 +518,8 @@ def test_nft_is_found_whatever_number_of_held_out_samples_it_was_measured_with()
     few = plain | {"heldout_used": 5}
     answers = {beyond_cells.key_of(r): None for r in (plain, few)}
     for wanted, used in ((few, 5), (plain, None), (plain, 9)):
-        assert beyond_table.partner(base | {"heldout_used": used}, [plain, few], answers) is wanted
-    assert beyond_table.partner(base | {"seed": 1}, [plain, few], answers) is None
+        assert beyond_summary.partner(base | {"heldout_used": used}, [plain, few], answers) is wanted
+    assert beyond_summary.partner(base | {"seed": 1}, [plain, few], answers) is None
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,9 +141,7 @@ def _rules(flags: AuditFlags) -> tuple["GroupRules", list[str]]:
     bins, problems = parse_bins(flags.bin or [])
     problems += GroupRules(bins, flags.merge_below).problems(flags.group or [])
     if flags.each and flags.merge_below is not None:
-        problems.append(
-            "--merge-below makes one column of groups, --each takes them apart: leave one out"
-        )
+        problems.append("--merge-below makes one column of groups, --each takes them apart: leave one out")
     return (GroupRules() if problems else GroupRules(bins, flags.merge_below)), problems
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evenprune import grouped_conv
+from evenprune import depthwise_conv, grouped_conv
+from evenprune.grouped_conv import half_type
 
 # A layer of many runs is the same layer with these numbers multiplied, its tensors side by side.
 _MULTIPLIED: dict[type[nn.Module], tuple[str, ...]] = {
@@ -76,16 +77,25 @@ class WideConv2d(nn.Conv2d):
     runs: int
 
     def forward(self, input: Tensor) -> Tensor:
-        shape = self._shape()
-        if shape is None or not grouped_conv.serves(input, self.weight, shape):
-            return super().forward(input)
-        return grouped_conv.convolve(input.to(grouped_conv.half_type(input)), self.weight, self.bias, shape)
+        """By our kernels for depthwise or narrow layers where they serve; otherwise by cuDNN."""
+        if self._plain():
+            half, stride, pad = half_type(input), self.stride[0], int(self.padding[0])
+            if depthwise_conv.serves(input, self.weight, stride, pad):
+                return depthwise_conv.convolve(input.to(half), self.weight, self.bias, stride)
+            shape = self._shape()
+            if shape is not None and grouped_conv.serves(input, self.weight, shape):
+                return grouped_conv.convolve(input.to(half), self.weight, self.bias, shape)
+        return super().forward(input)
+
+    def _plain(self) -> bool:
+        """Square, neither dilated nor padded with anything but zeros."""
+        sides = [{*self.kernel_size}, {*self.stride}, {*self.padding}]
+        square = all(len(side) == 1 for side in sides) and not isinstance(self.padding, str)
+        return square and {*self.dilation} == {1} and self.padding_mode == "zeros"
 
     def _shape(self) -> grouped_conv.Shape | None:
-        """None unless it is as plain as the kernels want it."""
-        sides = [{*self.kernel_size}, {*self.stride}, {*self.padding}]
-        plain = self.groups == self.runs and {*self.dilation} == {1} and self.padding_mode == "zeros"
-        if not plain or isinstance(self.padding, str) or any(len(side) > 1 for side in sides):
+        """None unless it is as plain as the narrow kernels want it: one group per run."""
+        if not self._plain() or self.groups != self.runs:
             return None
         return grouped_conv.Shape(self.kernel_size[0], self.stride[0], int(self.padding[0]), self.runs)
 

@@ -1,0 +1,268 @@
+"""Pictures of the study as SVG text, drawn without a script; positions across are percents of the width."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+
+from evenprune.paper_cells import Figure, Spread
+from evenprune.paper_charts import (
+    COLOURS,
+    DISC,
+    Curve,
+    Frame,
+    Scale,
+    escaped,
+    floor_axis,
+    floor_scale,
+    frame_of,
+    line_chart,
+    marked,
+    tick_text,
+    ticks,
+)
+from evenprune.paper_wording import signed
+from evenprune.verdict import Difference
+from paper import beyond_findings as findings
+from paper import beyond_words as words
+from paper.beyond_summary import Block, Constrained, Entry, Gain
+
+ROW = 34  # height of a row of the plot of harm
+GAIN_CAPTION = "max ψ on unseen data minus NFT's, points; on top: held-out samples a group"
+GAIN_TALL, BELOW = 300, 38  # height of the plot of gains, and of the words below it
+
+
+def line(x1: str, x2: str, y1: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1}" x2="{x2}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def dot(x: str, y: float, radius: float, kind: str) -> str:
+    return f'<circle class="{kind}" cx="{x}" cy="{y:.1f}" r="{radius:g}"/>'
+
+
+# --- harm on unseen data: one row a method ---
+
+
+def harm_scale(found: Iterable[Block]) -> Scale | None:
+    """Wide enough for every seed and every noise floor."""
+    key = "max_excess_gap"
+    entries = [entry for block in found for entry in block.entries]
+    return floor_scale(Figure(e.spread("audit", key), None, None, None, e.floor(key)) for e in entries)
+
+
+def difference_scale(found: Iterable[Block]) -> Scale | None:
+    limits = [
+        limit
+        for block in found
+        for entry in block.entries
+        for d in entry.differences("max_excess_gap")
+        for limit in (d.lower, d.upper)
+    ]
+    return Scale(1.03 * min(*limits, 0.0), 1.03 * max(*limits, 0.0)) if limits else None
+
+
+def harm_plot(block: Block, scale: Scale, differences: Scale | None) -> str:
+    """max ψ of every seed above the noise floor; beside it what differs from NFT, with its limits."""
+    base = next((e.spread("audit", "max_excess_gap") for e in block.entries if e.method == "NFT"), None)
+    heads = ["max ψ on unseen data, points", "minus NFT's, same samples, points"]
+    axes = [floor_axis(scale), floor_axis(differences) if differences else '<span class="soft">–</span>']
+    named = "".join(f"<span>{head}{axis}</span>" for head, axis in zip(heads, axes, strict=True))
+    head = f'<div class="line head"><span></span>{named}<span class="what">above chance</span></div>'
+    rows = "".join(_harm_row(entry, base, scale, differences) for entry in block.entries)
+    return f'<div class="floors strips">{head}{rows}</div>'
+
+
+def _harm_row(entry: Entry, base: Spread | None, scale: Scale, differences: Scale | None) -> str:
+    above = words.of_seeds(entry.above("max_excess_gap"), len(entry.rows))
+    said = f"max ψ {words.percent(entry.spread('audit', 'max_excess_gap'))}, {above} seeds above chance"
+    return (
+        f'<div class="line"><span class="who">{marked(entry.name)}</span>{_harm(entry, base, scale)}'
+        f'{_against(entry, differences)}<span class="what num">{above}</span>'
+        f'<span class="sr">{escaped(said)}</span></div>'
+    )
+
+
+def _harm(entry: Entry, base: Spread | None, scale: Scale) -> str:
+    here, floor = entry.spread("audit", "max_excess_gap"), entry.floor("max_excess_gap")
+    assert here is not None
+    middle = scale.percent(floor.mean)
+    box = f'x="{scale.percent(floor.low)}" width="{scale.width(floor.low, floor.high)}"'
+    parts = [
+        f'<rect class="band" {box} y="4" height="{ROW - 8}" rx="3"/>',
+        line(middle, middle, 4, ROW - 4, "floor-mean"),
+    ]
+    if base is not None:
+        x = scale.percent(base.mean)
+        parts.append(line(x, x, 0, ROW, "tolerance"))
+    parts += [dot(scale.percent(value), ROW / 2, 3.4, "seed") for value in here.values]
+    mean = scale.percent(here.mean)
+    parts.append(f'<svg x="{mean}" y="{ROW / 2:g}" overflow="visible"><path class="here" d="{DISC}"/></svg>')
+    return f'<svg class="strip" height="{ROW}" aria-hidden="true">{"".join(parts)}</svg>'
+
+
+def _against(entry: Entry, scale: Scale | None) -> str:
+    """One line a seed, from limit to limit; coloured if it excludes zero."""
+    if scale is None:
+        return "<span></span>"
+    zero, own = scale.percent(0), entry.differences("max_excess_gap")
+    gap = min(5.5, (ROW - 12) / max(len(own) - 1, 1))
+    first = (ROW - gap * (len(own) - 1)) / 2
+    seeds = [_limits(d, scale, first + gap * place) for place, d in enumerate(own)]
+    return (
+        f'<svg class="strip" height="{ROW}" aria-hidden="true">{line(zero, zero, 0, ROW, "zero")}'
+        f"{''.join(seeds)}</svg>"
+    )
+
+
+def _limits(d: Difference, scale: Scale, y: float) -> str:
+    kind = "within" if d.upper < 0 else "beyond" if d.lower > 0 else "unclear"
+    ends = scale.percent(d.lower), scale.percent(d.upper)
+    return (
+        f'<g class="{kind}">{line(*ends, y, y, "limits")}{dot(scale.percent(d.estimate), y, 2.8, "at")}</g>'
+    )
+
+
+def _sample(text: str, *parts: str) -> str:
+    box = 'width="30" height="16" viewBox="-15 -8 30 16" aria-hidden="true"'
+    return f"<li><svg {box}>{''.join(parts)}</svg>{text}</li>"
+
+
+def _ends(kind: str) -> str:
+    return f'<g class="{kind}">{line("-13", "13", 0, 0, "limits")}{dot("0", 0, 2.8, "at")}</g>'
+
+
+HARM_LEGEND = (
+    '<ul class="legend">'
+    + _sample("mean", f'<path class="here" d="{DISC}"/>')
+    + _sample("one seed", dot("0", 0, 3.4, "seed"))
+    + _sample(
+        "chance alone: its range and mean",
+        '<rect class="band" x="-15" y="-8" width="30" height="16" rx="3"/>',
+        line("-3", "-3", -8, 8, "floor-mean"),
+    )
+    + _sample("mean of NFT", line("0", "0", -8, 8, "tolerance"))
+    + _sample("a seed's difference and its limits", _ends("unclear"))
+    + _sample("clearly below NFT", _ends("within"))
+    + _sample("clearly above", _ends("beyond"))
+    + "</ul>"
+)
+
+
+# --- gain against the standard error of ψ ---
+
+
+def gain_frame(own: Sequence[Gain]) -> Frame:
+    """In points; from no error at all, and with zero gain in sight."""
+    errors = [100 * gain.error.mean for gain in own]
+    ends = [100 * (g.difference.mean + s * (g.difference.sd or 0)) for g in own for s in (-1, 1)]
+    low, high = min(*ends, 0.0), max(*ends, 0.0)
+    space = 0.04 * (high - low or 1.0)
+    return Frame(Scale(0, 1.08 * max(errors)), Scale(low - space, high + space))
+
+
+def looks(own: Iterable[Gain]) -> dict[str, int]:
+    """A colour for each method that looks at the held-out split; 0 of those that do not."""
+    names = dict.fromkeys(g.entry.name for g in own if findings.sees_heldout(g.entry.method))
+    return {name: 1 + place % (COLOURS - 1) for place, name in enumerate(names)}
+
+
+def gain_chart(own: Sequence[Gain], frame: Frame, title: str) -> str:
+    """One dot a method and number of held-out samples; whiskers: standard deviation over seeds."""
+    colours, inner = looks(own), GAIN_TALL - BELOW
+    methods = {g.entry.name: [o for o in own if o.entry.name == g.entry.name] for g in own}
+    drawn = "".join(_method_gains(g, frame, inner, colours.get(name, 0)) for name, g in methods.items())
+    return (
+        f'<div class="framed"><span class="soft">{GAIN_CAPTION}</span>'
+        f'<svg class="lines gains" height="{GAIN_TALL}" role="img" aria-label="{escaped(title)}">'
+        f"{_gain_grid(frame, inner)}{_sizes_above(own, frame)}{drawn}</svg></div>"
+        f"{_gain_keys(methods, colours)}"
+    )
+
+
+def _down(value: float, frame: Frame, inner: int) -> float:
+    return inner * (frame.upward.high - value) / (frame.upward.high - frame.upward.low)
+
+
+def _method_gains(own: Sequence[Gain], frame: Frame, inner: int, look: int) -> str:
+    places = [(frame.across.percent(100 * g.error.mean), 100 * g.difference.mean) for g in own]
+    joined = [
+        line(a[0], b[0], _down(a[1], frame, inner), _down(b[1], frame, inner), "joined")
+        for a, b in itertools.pairwise(places)
+    ]
+    dots = [_gain_dot(gain, *place, frame, inner) for gain, place in zip(own, places, strict=True)]
+    return f'<g class="m{look}">{"".join(joined)}{"".join(dots)}</g>'
+
+
+def _gain_dot(gain: Gain, x: str, value: float, frame: Frame, inner: int) -> str:
+    sd = 100 * (gain.difference.sd or 0.0)
+    ends = _down(value - sd, frame, inner), _down(value + sd, frame, inner)
+    told = f"{gain.entry.name}, {gain.heldout_samples} a group: {signed(value, 1, 1)} points"
+    shown = dot(x, _down(value, frame, inner), 5, "gain").replace("/>", f"><title>{escaped(told)}</title>")
+    return f"{line(x, x, *ends, 'limits')}{shown}</circle>"
+
+
+def _gain_grid(frame: Frame, inner: int) -> str:
+    parts = []
+    for value in ticks(frame.upward.low, frame.upward.high, 5):
+        y = _down(value, frame, inner)
+        parts.append(line("0%", "100%", y, y, "zero" if value == 0 else "grid"))
+        parts.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end">{tick_text(value)}</text>')
+    for value in ticks(frame.across.low, frame.across.high, 6):
+        at = f'x="{frame.across.percent(value)}" y="{inner + 16}"'
+        parts.append(f'<text {at} text-anchor="middle">{tick_text(value)}</text>')
+    axis = "standard error of ψ on the held-out split, points"
+    parts.append(f'<text x="50%" y="{inner + 34}" text-anchor="middle">{axis}</text>')
+    return "".join(parts)
+
+
+def _sizes_above(own: Sequence[Gain], frame: Frame) -> str:
+    """How many held-out samples a group, at the mean standard error of that many."""
+    errors: dict[int, list[float]] = {}
+    for gain in own:
+        errors.setdefault(gain.heldout_samples, []).append(100 * gain.error.mean)
+    return "".join(
+        f'<text x="{frame.across.percent(statistics.fmean(values))}" y="-4" text-anchor="middle">'
+        f"{size}</text>"
+        for size, values in errors.items()
+    )
+
+
+def _gain_keys(methods: dict[str, list[Gain]], colours: dict[str, int]) -> str:
+    items = [
+        f'<li class="m{look}">{_key(look)}<span>{marked(name)}</span></li>' for name, look in colours.items()
+    ]
+    others = [name for name in methods if name not in colours]
+    if others:
+        items.append(
+            f'<li class="m0">{_key(0)}<span>{marked(", ".join(others))} (do not look at it)</span></li>'
+        )
+    return f'<ul class="keys gain-keys">{"".join(items)}</ul>'
+
+
+def _key(look: int) -> str:
+    box = 'width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true"'
+    return f'<svg class="m{look}" {box}>{dot("0", 0, 5, "gain")}</svg>'
+
+
+# --- how multipliers behave ---
+
+
+def multiplier_panels(constraints: Sequence[Constrained]) -> str:
+    """Σ|λ| after each epoch, a panel a method, a line a dual step: the mean over seeds."""
+    names = dict.fromkeys(one.name for one in constraints)
+    panels = "".join(_panel(name, [one for one in constraints if one.name == name]) for name in names)
+    return f'<div class="panels three">{panels}</div>'
+
+
+def _panel(name: str, own: Sequence[Constrained]) -> str:
+    curves = [
+        Curve(_sizes(one), 1 + place % (COLOURS - 1), f"step {one.step:g}") for place, one in enumerate(own)
+    ]
+    drawn = line_chart(curves, frame_of(curves), title=f"Σ|λ| of {name} by epoch", tall=130)
+    keys = "".join(f'<li class="m{c.look}"><b>{escaped(c.name)}</b></li>' for c in curves)
+    named = f'<ul class="keys inline">{keys}</ul>'
+    return f'<div><h3>{marked(name)}</h3><div class="framed">{drawn}</div>{named}</div>'
+
+
+def _sizes(one: Constrained) -> list[tuple[float, float]]:
+    means = [statistics.fmean(values) for values in zip(*one.sizes, strict=False)]
+    return [(float(one.first_epoch + place), value) for place, value in enumerate(means)]

@@ -1,0 +1,337 @@
+"""What works and what does not, in sentences from the data; and what is not there."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evenprune.paper_cells import Spread
+from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
+from evenprune.wording import visible
+from paper.beyond_cells import FORMULATIONS, KINDS, STUDY
+from paper.beyond_summary import (
+    BETTER,
+    VERDICTS,
+    Block,
+    Constrained,
+    Entry,
+    Gain,
+    is_formulation,
+)
+from paper.beyond_words import PLANNED, dataset, short_titles
+
+HARM = "max_excess_gap"
+SEEDS = 5  # of the study
+FEW = 3  # seeds from which "in every seed" says something
+SETTLED = 0.1  # share of Σ|λ| that a settled one moves at the most in the last epochs
+Finding = tuple[str, str]  # a heading and what it says
+
+
+# --- how a method stands against NFT ---
+
+
+def standing(entry: Entry, measure: str = HARM) -> str:
+    """ "better", "worse": clearly so in most seeds; "seems better", "seems worse": not so, but in every seed.
+
+    "mixed": now better, now worse; "few": too few seeds to say; "unknown": no seed was compared.
+    """
+    (good, bad), seeds = entry.clear(measure), len(entry.pairs)
+    if not seeds:
+        return "unknown"
+    if 2 * max(good, bad) > seeds:
+        return "better" if good > bad else "worse"
+    if seeds < FEW:
+        return "few"
+    ahead = leads(entry, measure)
+    behind = sum(BETTER[measure] * d.estimate < 0 for d in entry.differences(measure))
+    return "seems better" if ahead == seeds else "seems worse" if behind == seeds else "mixed"
+
+
+def leads(entry: Entry, measure: str = HARM) -> int:
+    """Seeds that are better than NFT's, be it clearly or not."""
+    return sum(BETTER[measure] * d.estimate > 0 for d in entry.differences(measure))
+
+
+def counts(entry: Entry, measure: str = HARM) -> str:
+    """ "4 of 5 better, 1 clear"."""
+    if not entry.pairs:
+        return "not compared"
+    good, bad = entry.clear(measure)
+    worse = f", {bad} clearly worse" if bad else ""
+    return f"{leads(entry, measure)} of {len(entry.pairs)} better, {good} clear{worse}"
+
+
+Standings = dict[str, list[str]]  # method -> its standing in each setting that has it
+
+
+def standings(found: Iterable[Block], measure: str = HARM) -> Standings:
+    told: Standings = {}
+    for block in found:
+        for entry in block.entries:
+            if entry.pairs:
+                told.setdefault(entry.name, []).append(standing(entry, measure))
+    return told
+
+
+def _in_settings(told: Standings, word: str) -> list[str]:
+    """ "CEAG (2 of 4 settings)" for each method that stands so in at least one."""
+    counted = {name: (own.count(word), len(own)) for name, own in told.items()}
+    return [f"{name} ({n} of {_settings(of)})" for name, (n, of) in counted.items() if n]
+
+
+def _settings(count: int) -> str:
+    return f"{count} setting{'' if count == 1 else 's'}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
+def _names(parts: Sequence[str], nobody: str = "none") -> str:
+    return listed(parts) if parts else nobody
+
+
+def _if_any(head: str, parts: Sequence[str]) -> list[Finding]:
+    return [(head, listed(parts))] if parts else []
+
+
+# --- the whole study ---
+
+
+def headline(found: Sequence[Block]) -> str:
+    if not found:
+        return "No run is finished yet."
+    told = standings(found)
+    if not told:
+        return "Nothing can be compared with plain fine-tuning (NFT) yet."
+    what = "the worst group's excess gap"
+    helps, seems = (_in_settings(told, word) for word in ("better", "seems better"))
+    if helps:
+        verb = "keeps" if len(helps) == 1 else "keep"
+        return (
+            f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of plain "
+            f"fine-tuning (NFT) in most seeds: {listed(helps)}."
+        )
+    less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
+    return (
+        f"On unseen data no method keeps {what} clearly below that of plain fine-tuning (NFT) in most "
+        f"seeds{less}."
+    )
+
+
+def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
+    """What works and what does not, over all settings."""
+    if not found:
+        return []
+    told, accuracy = standings(found), standings(found, "accuracy")
+    never = [name for name, own in told.items() if set(own) == {"mixed"}]
+    findings = [
+        ("Less harm than NFT, clearly in most seeds", _names(_in_settings(told, "better"))),
+        *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),
+        ("More harm, clearly in most seeds", _names(_in_settings(told, "worse"))),
+        *_if_any("More in every seed, but not clearly", _in_settings(told, "seems worse")),
+        *_if_any("In every setting now less, now more", never),
+        ("More accurate, clearly in most seeds", _names(_in_settings(accuracy, "better"))),
+        ("Less accurate, clearly in most seeds", _names(_in_settings(accuracy, "worse"))),
+    ]
+    return [*(findings if told else []), _against_chance(found), _carried_over(found, tolerance)]
+
+
+def _entries(found: Iterable[Block]) -> list[Entry]:
+    return [entry for block in found for entry in block.entries]
+
+
+def _against_chance(found: Sequence[Block]) -> Finding:
+    entries = _entries(found)
+    runs, above = sum(len(e.rows) for e in entries), sum(e.above(HARM) for e in entries)
+    names = list(dict.fromkeys(entry.name for entry in entries))
+    inside = [name for name in names if not any(e.above(HARM) for e in entries if e.name == name)]
+    return "Against the noise floor", (
+        f"Max ψ lies within the range that chance alone gives (95 %) in {runs - above} of {runs} runs, above "
+        f"it in {above}. In no seed of any setting above it: {_names(inside)}."
+    )
+
+
+def _carried_over(found: Sequence[Block], tolerance: float) -> Finding:
+    entries = _entries(found)
+    runs = sum(len(e.rows) for e in entries)
+    train, unseen = (sum(e.within(split, tolerance) for e in entries) for split in ("train", "audit"))
+    verdicts = {word: sum(e.verdicts.get(word, 0) for e in entries) for word in VERDICTS}
+    told = ", ".join(f"{count} {word}" for word, count in verdicts.items())
+    return "From training to unseen data", (
+        f"Max ψ was within the tolerance of {points(tolerance)} in {train} of {runs} runs on training data, "
+        f"in {unseen} on unseen data. The audits on unseen data: {told}."
+    )
+
+
+# --- one setting ---
+
+
+def block_findings(block: Block) -> list[Finding]:
+    others = [entry for entry in block.entries if entry.method != "NFT"]
+    compared, apart = [e for e in others if e.pairs], [e.name for e in others if not e.pairs]
+    clear = {entry.name: entry.clear(HARM) for entry in compared}
+    below, above = ([_clearly(e, side) for e in compared if clear[e.name][side]] for side in (0, 1))
+    told = {e.name: standing(e) for e in compared}
+    mean = {e.name: f"{e.name} ({_mean(e)})" for e in compared}
+    lean = {w: [mean[n] for n, own in told.items() if own == w] for w in ("seems better", "seems worse")}
+    findings = [
+        ("Max ψ clearly below NFT's", _names(below)),
+        *_if_any("Below in every seed, not clearly in most", lean["seems better"]),
+        ("Clearly above NFT's", _names(above)),
+        *_if_any("Above in every seed, not clearly in most", lean["seems worse"]),
+        *_if_any("Now below, now above", [name for name, own in told.items() if own == "mixed"]),
+        *_if_any(f"Fewer than {FEW} seeds", [mean[name] for name, own in told.items() if own == "few"]),
+    ]
+    reason = "there is no NFT run of their seeds, or the answers were not kept"
+    missing = [("Not compared", f"{listed(apart)}: {reason}")] if apart else []
+    return [*(findings if compared else []), *missing, _chance_here(block)]
+
+
+def _clearly(entry: Entry, side: int) -> str:
+    return f"{entry.name} ({entry.clear(HARM)[side]} of {_seeds(len(entry.pairs))}, {_mean(entry)})"
+
+
+def _mean(entry: Entry) -> str:
+    spread = Spread.of(d.estimate for d in entry.differences(HARM))
+    return f"{signed(None if spread is None else spread.mean, 1)} points"
+
+
+def _chance_here(block: Block) -> Finding:
+    told = {e.name: (e.above(HARM), len(e.rows)) for e in block.entries}
+    parts = {
+        "within it in every seed": [name for name, (above, _) in told.items() if not above],
+        "above it in every seed": [name for name, (above, of) in told.items() if above == of],
+        "above it in some": [f"{n} ({above} of {of})" for n, (above, of) in told.items() if 0 < above < of],
+    }
+    said = "; ".join(f"{word}: {listed(names)}" for word, names in parts.items() if names)
+    return "The range of chance", f"{said}."
+
+
+# --- held-out samples and gain ---
+
+
+def sees_heldout(method: str) -> bool:
+    return KINDS[method].sees_heldout
+
+
+def sizes(own: Iterable[Gain]) -> list[int]:
+    return sorted({gain.heldout_samples for gain in own})
+
+
+def gain_sentence(own: Sequence[Gain]) -> str:
+    """Whether methods with several numbers of held-out samples do better with more."""
+    ends = _ends(own)
+    if not ends:
+        return "Run with one number of held-out samples only: how the gain depends on it is not known yet."
+    better = [name for name, (few, many) in ends.items() if many.difference.mean < few.difference.mean]
+    there = sizes(gain for pair in ends.values() for gain in pair)
+    return (
+        f"Of {len(ends)} methods run with {there[0]} to {there[-1]} held-out samples a group, {len(better)} "
+        f"have a lower max ψ on unseen data, relative to NFT's, with the most than with the fewest: "
+        f"{_names(better)}."
+    )
+
+
+def _ends(own: Sequence[Gain]) -> Mapping[str, tuple[Gain, Gain]]:
+    """Of each method with several numbers of held-out samples, those with the fewest and the most."""
+    methods: dict[str, list[Gain]] = {}
+    for gain in sorted(own, key=lambda gain: gain.heldout_samples):
+        methods.setdefault(gain.entry.name, []).append(gain)
+    return {n: (g[0], g[-1]) for n, g in methods.items() if g[0].heldout_samples < g[-1].heldout_samples}
+
+
+# --- formulations ---
+
+
+def formulated(block: Block) -> list[Constrained]:
+    """The rows of the section on formulations: none if there are none beside the study's."""
+    own = [one for one in block.constraints if one.method in FORMULATIONS]
+    return own if any(is_formulation(one.method) for one in own) else []
+
+
+def best_step(own: Sequence[Constrained]) -> Constrained:
+    """Whose constraints hold on training data in most seeds; of equals the smallest step."""
+    return max(sorted(own, key=lambda one: one.step), key=lambda one: one.held["train"] / one.seeds)
+
+
+def settled(one: Constrained) -> bool:
+    assert one.change is not None
+    assert one.size is not None
+    return abs(one.change.mean) <= SETTLED * one.size.mean
+
+
+def formulation_findings(constraints: Sequence[Constrained]) -> list[Finding]:
+    best = {
+        name: best_step([one for one in constraints if one.name == name])
+        for name in dict.fromkeys(one.name for one in constraints)
+    }
+    shares = {name: one.held["train"] / one.seeds for name, one in best.items()}
+    told = {name: _held(one, "train") for name, one in best.items()}
+    moving = [name for name, one in best.items() if not settled(one)]
+    return [
+        ("Feasible on training data in all seeds", _names([told[n] for n, s in shares.items() if s == 1])),
+        ("In some seeds at best", _names([told[n] for n, s in shares.items() if 0 < s < 1])),
+        ("With no dual step in any seed", _names([n for n, s in shares.items() if s == 0])),
+        ("Feasible on unseen data", _names([_held(c, "audit") for c in constraints if c.held["audit"]])),
+        (
+            "Multipliers not settled",
+            f"{_names(moving)} (at the step that is feasible most often, Σ|λ| moved by more than "
+            f"{100 * SETTLED:g} % of itself in the last epochs)",
+        ),
+    ]
+
+
+def _held(one: Constrained, split: str) -> str:
+    return f"{one.name} ({one.held[split]} of {one.seeds}, step {one.step:g})"
+
+
+# --- what is not there ---
+
+
+def expected(block: Block) -> list[str]:
+    """The methods of the study that belong to a setting: with fewer held-out samples, those that see them."""
+    few = block.setting.heldout_used is not None
+    return [name for name, kind in STUDY.items() if kind.sees_heldout or not few]
+
+
+def unrun_methods(block: Block) -> list[str]:
+    there = {entry.method for entry in block.entries}
+    return [name for name in expected(block) if name not in there]
+
+
+def unrun(found: Sequence[Block]) -> list[str]:
+    """Everything that the study is to have and that the results do not have."""
+    whole = [block.setting for block in found if block.setting.heldout_used is None]
+    there = {(setting.dataset, setting.groups, setting.augment) for setting in whole}
+    said = [
+        f"{DATASETS[data]}, groups by {groups}, {'with' if augment else 'without'} augmentation"
+        for data, groups in PLANNED
+        for augment in (False, True)
+        if (data, groups, augment) not in there
+    ]
+    said += _one_size(found)
+    for block, title in zip(found, short_titles(found), strict=True):
+        said += [f"{title}: {lack}" for lack in _lacking(block)]
+    there_too = {one.method for block in found for one in formulated(block)}
+    absent = [name for name in FORMULATIONS if name not in there_too]
+    return [*said, f"Formulations: {listed(absent)}"] if absent else said
+
+
+def _one_size(found: Sequence[Block]) -> list[str]:
+    """Tasks that were run with a single number of held-out samples."""
+    numbers: dict[str, set[int]] = {}
+    for block in found:
+        task = f"{dataset(block.setting.dataset)}, groups by {visible(block.setting.groups)}"
+        numbers.setdefault(task, set()).add(block.heldout_samples)
+    return [f"{task}: other numbers of held-out samples" for task, own in numbers.items() if len(own) == 1]
+
+
+def _lacking(block: Block) -> list[str]:
+    methods = unrun_methods(block)
+    seeds = [f"{len(e.rows)} of {e.name}" for e in block.entries if len(e.rows) < SEEDS]
+    told = [listed(methods)] if methods else []
+    told += [f"{SEEDS} seeds; so far {listed(seeds)}"] if seeds else []
+    silent = f"the answers of {block.unanswered} runs, which therefore are not compared"
+    return [*told, silent] if block.unanswered else told
+
+
+def accuracies(model: Mapping[str, float], splits: Iterable[str]) -> list[str]:
+    return [f"{COARSE.number(model[split])} %" for split in splits]

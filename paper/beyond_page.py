@@ -1,0 +1,302 @@
+"""The study as one HTML file that asks nobody for anything; its tables and pictures need no script."""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from evenprune.embedding import assembled, content_policy, rounded, script_json, with_units
+from evenprune.paper_cells import Spread
+from evenprune.paper_charts import escaped, marked
+from evenprune.paper_wording import counted, duration, points
+from paper import beyond_charts as charts
+from paper import beyond_findings as findings
+from paper import beyond_page_tables as tables
+from paper import beyond_words as words
+from paper.beyond_cells import BIAS, TOLERANCE
+from paper.beyond_summary import (
+    BETTER,
+    DISPARITIES,
+    MEASURES,
+    Block,
+    Constrained,
+    Entry,
+    Gain,
+    Row,
+    Setting,
+    blocks,
+    gains,
+)
+from paper.results_file import Document
+
+Section = tuple[str, str, str]  # its name, its title in the contents, its text
+TEMPLATE = Path(__file__).with_name("beyond_page.html")
+
+
+def to_html(
+    results: Document, correct: Document, *, tolerance: float = TOLERANCE, files: Sequence[str] = ()
+) -> str:
+    """Every name in it is data, never markup; what has not been run is said to be missing."""
+    found = sorted(blocks(results, correct, tolerance=tolerance), key=words.order)
+    sections = list(_sections(found, results, tolerance))
+    fields = {
+        "HEADLINE": _text(findings.headline(found)),
+        "SUMMARY": _text(_summary(found, tolerance)),
+        "FACTS": "  ·  ".join(escaped(fact) for fact in facts(results["runs"])),
+        "CONTENTS": "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections),
+        "SECTIONS": "\n".join(text for _, _, text in sections),
+        "TOLERANCE": escaped(points(tolerance)),
+        "SOURCES": _sources(files),
+        "DATA": script_json({"unit": {"scale": 100, "digits": 1}, "rows": csv_rows(found)}),
+    }
+    page = template()
+    values = {**fields, "POLICY": content_policy(page)}
+    # One pass, so that a name that looks like a field is not filled in turn.
+    return re.sub(r"@@([A-Z]+)@@", lambda match: values[match[1]], page)
+
+
+@functools.cache
+def template() -> str:
+    """The page without its contents: parts that all pages share, and the style of the report on the paper."""
+    style = re.search(r"<style>\n(.*?)</style>", assembled("paper_page.html"), re.DOTALL)
+    assert style is not None
+    shared = resources.files("evenprune")
+    parts = {
+        name: shared.joinpath(name).read_text(encoding="utf-8") for name in ("page_head.html", "page_base.js")
+    }
+    parts["paper_page.css"] = style[1]
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return re.sub(r"@@([a-z_]+\.[a-z]+)@@\n", lambda match: parts[match[1]], text)
+
+
+def _text(said: str) -> str:
+    return marked(with_units(said))
+
+
+# --- the top ---
+
+
+def _summary(found: Sequence[Block], tolerance: float) -> str:
+    if not found:
+        return (
+            "This page fills as runs finish: python paper/beyond.py dense trains the dense model, study and "
+            "formulations the runs."
+        )
+    return (
+        "Every run prunes a dense model that has not seen the held-out images, and is judged once, on images "
+        f"that nothing was trained or chosen on. The tolerance is {points(tolerance)}."
+    )
+
+
+def facts(runs: Sequence[Row]) -> list[str]:
+    """What the page was made from."""
+    if not runs:
+        return ["0 runs"]
+    # A class bias is fitted to a run that counts by itself.
+    spent = sum(run["fit_seconds"] if run["method"] == BIAS else run["seconds"] for run in runs)
+    told = [f"{len(runs):,} runs", f"{duration(spent)} of computing"]
+    told.append(counted(Counter(str(run["versions"]["device"]) for run in runs)))
+    told.append(f"torch {counted(Counter(str(run['versions']['torch']) for run in runs))}")
+    commits = Counter(str(run["commit"]) for run in runs if run.get("commit"))
+    return [*told, f"commit {counted(commits)}"] if commits else told
+
+
+def _sources(files: Iterable[str]) -> str:
+    return "".join(f"<li>{escaped(file)}</li>" for file in files) or "<li>No file.</li>"
+
+
+# --- sections ---
+
+
+def _section(name: str, title: str, lead: str, *parts: str, listed: str | None = None) -> Section:
+    text = (
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{marked(title)}</h2>'
+        f'<p class="lead">{lead}</p>{"".join(parts)}</section>'
+    )
+    return name, marked(listed or title), text
+
+
+def _sections(found: Sequence[Block], results: Document, tolerance: float) -> Iterator[Section]:
+    titles = words.short_titles(found)
+    if found:
+        yield _findings(found, titles, tolerance)
+        yield _gains(found)
+    brief = words.short_titles(found, brief=True)
+    for place, (block, *names) in enumerate(zip(found, titles, brief, strict=True)):
+        yield _setting(block, names, place, found)
+    yield _formulations(found, titles)
+    yield _dense(results)
+    yield _unrun(found)
+
+
+def findings_list(found: Iterable[findings.Finding]) -> str:
+    items = "".join(f"<div><dt>{_text(head)}</dt><dd>{_text(said)}</dd></div>" for head, said in found)
+    return f'<dl class="findings">{items}</dl>'
+
+
+def _findings(found: Sequence[Block], titles: Sequence[str], tolerance: float) -> Section:
+    lead = (
+        "Harm is max ψ on unseen data: what the worst group lost beyond the average. “Clearly” means that "
+        "the 95 % limits of the difference from the NFT run of the same seed, on the same samples, exclude "
+        "zero; they hold for all groups at once and are wide. That five seeds all lie on one side happens by "
+        "chance in 1 of 16 cases."
+    )
+    under = (
+        "Max ψ on unseen data minus NFT's, in points: mean ± standard deviation over seeds; in how many "
+        "seeds it is better, and clearly so. Coloured if in every seed, bold if clearly in most. The row of "
+        "NFT is its max ψ itself, and what chance alone would show. A dash: methods that do not look at "
+        "held-out samples are the same runs whatever their number."
+    )
+    said = findings_list(findings.study_findings(found, tolerance))
+    glance = f'<h3>At a glance</h3><p class="lead">{under}</p>{tables.glance_table(found, titles)}'
+    return _section("findings", "What works and what does not", lead, said, glance)
+
+
+def _gains(found: Sequence[Block]) -> Section:
+    title = "Gain and the precision of the held-out split"
+    families = gains(found)
+    if not families:
+        return _section("gain", title, "No run is compared with NFT yet: no gain is known.")
+    lead = (
+        "Multipliers that follow held-out data can only follow what is to be seen there: the fewer samples a "
+        "group has, the larger the standard error of its ψ, and the more of it is noise. One dot a method "
+        "and number of held-out samples (named above); below zero, less harm on unseen data than NFT; "
+        "whiskers: standard deviation over seeds."
+    )
+    several = {setting: own for setting, own in families.items() if len(findings.sizes(own)) > 1}
+    if not several:
+        return _section("gain", title, lead, _gain_panels(families))
+    single = {setting: own for setting, own in families.items() if setting not in several}
+    summary = "Settings with one number of held-out samples only"
+    rest = _details(summary, _gain_panels(single)) if single else ""
+    return _section("gain", title, lead, _gain_panels(several), rest)
+
+
+def _gain_panels(families: Mapping[Setting, Sequence[Gain]]) -> str:
+    panels = "".join(_gain_panel(setting, own) for setting, own in families.items())
+    return f'<div class="panels">{panels}</div>'
+
+
+def _gain_panel(setting: Setting, own: Sequence[Gain]) -> str:
+    title = words.family_title(setting)
+    chart = charts.gain_chart(own, charts.gain_frame(own), f"Gain against standard error: {title}")
+    return (
+        f'<div><h3>{marked(title)}</h3><p class="facts tight">{_text(findings.gain_sentence(own))}</p>{chart}'
+        f"<details><summary>The same as a table</summary>{tables.gain_table(own, title)}</details></div>"
+    )
+
+
+def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Block]) -> Section:
+    """`names`: its title, and the one in the contents."""
+    title, listed = names
+    alike = [b for b in found if tables.setting_key(b.setting) == tables.setting_key(block.setting)]
+    scale = charts.harm_scale(alike)
+    assert scale is not None
+    lead = (
+        f"{escaped(words.title(block.setting))}; {block.groups} groups, {block.heldout_samples} held-out "
+        "samples a group looked at. Percent and points, mean ± standard deviation over seeds."
+    )
+    left = [one for one in block.constraints if one not in findings.formulated(block)]
+    parts = [
+        findings_list(findings.block_findings(block)),
+        tables.methods_table(block, title),
+        f"<h3>Is it more than chance, and does it differ from NFT?</h3>{charts.HARM_LEGEND}",
+        charts.harm_plot(block, scale, charts.difference_scale(alike)),
+        "<h3>Differences from NFT, sample by sample</h3>",
+        tables.paired_table(block, f"Against NFT: {title}")
+        or '<p class="facts tight">No method but NFT.</p>',
+        _details("On held-out data, which the dual step was chosen on", tables.heldout_table(block, title)),
+        _details("Constraints and multipliers, every dual step", tables.constraint_table(left, title))
+        if left
+        else "",
+    ]
+    return _section(f"setting-{place}", title, lead, *parts, listed=listed)
+
+
+def _details(summary: str, text: str) -> str:
+    return f"<details><summary>{summary}</summary>{text}</details>"
+
+
+def _formulations(found: Sequence[Block], titles: Sequence[str]) -> Section:
+    title = "Formulations: which become feasible"
+    own = [(findings.formulated(block), name) for block, name in zip(found, titles, strict=True)]
+    own = [(constraints, name) for constraints, name in own if constraints]
+    if not own:
+        said = "Other ways to write the constraint are not run yet: python paper/beyond.py formulations."
+        return _section("formulations", title, said)
+    lead = (
+        "Every dual step. “train” is the left side of the worst constraint on training data, to be at most "
+        "“allowed” (fractions; of CELG a loss); “held” counts the seeds whose constraints all hold. Σ|λ| is "
+        "the size of the multipliers after the last epoch, its change that of the last 10 epochs; the "
+        "pictures show it after each epoch once pruning has ended, mean over seeds."
+    )
+    parts = [part for constraints, name in own for part in _formulated(constraints, name)]
+    return _section("formulations", title, lead, *parts)
+
+
+def _formulated(constraints: Sequence[Constrained], name: str) -> list[str]:
+    return [
+        f"<h3>{marked(name)}</h3>",
+        findings_list(findings.formulation_findings(constraints)),
+        tables.constraint_table(constraints, f"Constraints: {name}"),
+        "<h3>Σ|λ| by epoch</h3>",
+        charts.multiplier_panels(constraints),
+    ]
+
+
+def _dense(results: Document) -> Section:
+    models = results.get("dense", [])
+    lead = "Accuracy of the models that the runs start from. They were not trained on the held-out images."
+    part = tables.dense_table(models) if models else '<p class="facts tight">Not trained yet.</p>'
+    folds = results.get("folds", [])
+    crossed = f"<h3>Cross-fitting: each without its fold</h3>{tables.fold_table(folds)}" if folds else ""
+    return _section("dense", "The dense models", lead, part, crossed)
+
+
+def _unrun(found: Sequence[Block]) -> Section:
+    said = findings.unrun(found)
+    lead = "What the study is to have and these results do not." if said else "All that is planned is here."
+    items = "".join(f"<li>{_text(item)}</li>" for item in said)
+    return _section(
+        "unrun", "Not run yet", lead, f'<div class="prose"><ul>{items}</ul></div>' if said else ""
+    )
+
+
+# --- numbers to take away ---
+
+
+def csv_rows(found: Iterable[Block]) -> list[list[Any]]:
+    """One line a setting, method, split and measure; fractions."""
+    return [
+        [
+            *vars(block.setting).values(),
+            entry.name,
+            entry.step,
+            split,
+            measure,
+            *_csv_numbers(entry, split, measure),
+        ]
+        for block in found
+        for entry in block.entries
+        for split in ("train", "heldout", "audit")
+        for measure in MEASURES
+    ]
+
+
+def _csv_numbers(entry: Entry, split: str, measure: str) -> list[Any]:
+    own, apart = entry.spread(split, measure), None
+    floor: Sequence[float | None] = (None, None, None)
+    clear: Sequence[int | None] = (None, None)
+    if split == "audit" and measure in DISPARITIES:
+        floor = list(vars(entry.floor(measure)).values())
+    if split == "audit" and measure in BETTER and entry.pairs:
+        apart = Spread.of(d.estimate for d in entry.differences(measure))
+        clear = entry.clear(measure)
+    return [*_csv_spread(own), len(entry.rows), *map(rounded, floor), *_csv_spread(apart), *clear]
+
+
+def _csv_spread(spread: Spread | None) -> list[float | None]:
+    return [None, None] if spread is None else [rounded(spread.mean), rounded(spread.sd)]

@@ -1,0 +1,256 @@
+"""Tables of the study as HTML text: the numbers are those of the plain text, letter by letter."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evenprune.paper_charts import escaped, marked
+from evenprune.paper_page_tables import boxed, pips
+from evenprune.paper_wording import COARSE, duration
+from evenprune.wording import MISSING
+from paper import beyond_findings as findings
+from paper import beyond_words as words
+from paper.beyond_cells import STUDY
+from paper.beyond_results import METHODS
+from paper.beyond_summary import (
+    BETTER,
+    DATASET,
+    DISPARITIES,
+    MEASURES,
+    Block,
+    Constrained,
+    Entry,
+    Gain,
+    Setting,
+    is_formulation,
+)
+from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
+
+SPLITS = {"train": "Training data", "audit": "Unseen data"}
+INKS = {
+    "better": "within sure",
+    "worse": "beyond sure",
+    "seems better": "within",
+    "seems worse": "beyond",
+}
+UNRUN = '<span class="soft">not run yet</span>'
+
+
+def cell(text: str, *, kind: str = "", below: str = "", head: str = "") -> str:
+    """A number, its deviation beside it and more below; `head` names it where a row is broken up."""
+    value, _, sd = text.replace("-", "−").partition(" ± ")
+    spread = f" <small>± {sd}</small>" if sd else ""
+    under = f'<small class="below">{below}</small>' if below else ""
+    return f'<td class="num {kind}" data-head="{escaped(head)}"><b>{value}</b>{spread}{under}</td>'
+
+
+def row_head(name: str, more: str = "") -> str:
+    under = f'<small class="below">{more}</small>' if more else ""
+    return f'<th scope="row">{marked(name)}{under}</th>'
+
+
+def heads(names: Iterable[str]) -> str:
+    return "".join(f'<th scope="col">{marked(name)}</th>' for name in names)
+
+
+def table(kind: str, head: str, body: str, label: str) -> str:
+    return boxed(f'<table class="{kind}"><thead>{head}</thead>{body}</table>', label)
+
+
+# --- all methods, training and unseen data ---
+
+
+def methods_table(block: Block, label: str) -> str:
+    named = "".join(
+        f'<th scope="col" class="{"first" if m == "accuracy" else ""}">{marked(TITLES[m])}</th>'
+        for _ in SPLITS
+        for m in MEASURES
+    )
+    splits = "".join(
+        f'<th scope="colgroup" colspan="4" class="first">{word}</th>' for word in SPLITS.values()
+    )
+    ends = '<th rowspan="2" scope="col" class="first">Audits</th><th rowspan="2" scope="col">Seconds</th>'
+    head = f'<tr><th rowspan="2" scope="col">Method</th>{splits}{ends}</tr><tr>{named}</tr>'
+    study = [name for name in findings.expected(block) if name in STUDY]
+    entries = {name: [e for e in block.entries if e.method == name] for name in study}
+    more = [entry for entry in block.entries if entry.method not in entries]
+    body = "".join(_method_rows(name, own) for name, own in entries.items())
+    further = "".join(map(_method_row, more))
+    rest = f'<tbody class="more">{further}</tbody>' if further else ""
+    return table("methods stack", head, f"<tbody>{body}</tbody>{rest}", label)
+
+
+def _method_rows(name: str, own: Sequence[Entry]) -> str:
+    if not own:
+        return f'<tr class="unrun">{row_head(name)}<td colspan="10" class="left first">{UNRUN}</td></tr>'
+    return "".join(map(_method_row, own))
+
+
+def _method_row(entry: Entry) -> str:
+    step = "" if entry.step is None else f", step {entry.step:g}"
+    seeds = f"{len(entry.rows)} seed{'' if len(entry.rows) == 1 else 's'}{step}"
+    cells = "".join(_measured(entry, split, measure) for split in SPLITS for measure in MEASURES)
+    verdicts = "<br>".join(_verdict(word, count) for word, count in entry.verdicts.items())
+    audits = f'<td class="first audits" data-head="audits">{verdicts}</td>'
+    spent = cell(words.seconds(entry.seconds), head="seconds")
+    return f"<tr>{row_head(entry.name, seeds)}{cells}{audits}{spent}</tr>"
+
+
+def _verdict(word: str, count: int) -> str:
+    return f'<span class="{word}-ink">{count} {word}</span>'
+
+
+def _measured(entry: Entry, split: str, measure: str) -> str:
+    kind = "first" if measure == "accuracy" else ""
+    below = _chance(entry, measure) if split == "audit" and measure in DISPARITIES else ""
+    named = "acc." if measure == "accuracy" else TITLES[measure]
+    head = f"{HELD_SPLITS[split]} {named}"
+    return cell(percent(entry.spread(split, measure)), kind=kind, below=below, head=head)
+
+
+def _chance(entry: Entry, measure: str) -> str:
+    floor = entry.floor(measure)
+    return f"chance {COARSE.number(floor.mean)} ({COARSE.number(floor.low)}–{COARSE.number(floor.high)})"
+
+
+# --- against NFT ---
+
+
+def paired_table(block: Block, label: str) -> str:
+    head = f"<tr>{heads(['Minus NFT, same samples', *(TITLES[m] for m in BETTER)])}</tr>"
+    body = "".join(
+        f"<tr>{row_head(entry.name)}{''.join(_difference(entry, m) for m in BETTER)}</tr>"
+        for entry in block.entries
+        if entry.method != "NFT"
+    )
+    return table("plain paired stack", head, f"<tbody>{body}</tbody>", label) if body else ""
+
+
+def _difference(entry: Entry, measure: str) -> str:
+    kind = INKS.get(findings.standing(entry, measure), "")
+    told = findings.counts(entry, measure)
+    return cell(words.difference(entry, measure), kind=kind, below=told, head=TITLES[measure])
+
+
+def glance_table(found: Sequence[Block], titles: Sequence[str]) -> str:
+    """The difference of max ψ from NFT's, method by setting."""
+    entries = [e for block in found for e in block.entries if not is_formulation(e.method)]
+    absent = [name for block in found for name in findings.unrun_methods(block)]
+    places = {name: METHODS[name] for name in absent} | {e.name: METHODS[e.method] for e in entries}
+    shown = sorted(places, key=lambda name: (places[name], name))
+    head = f"<tr>{heads(['Method'])}{''.join(_setting_head(title) for title in titles)}</tr>"
+    body = "".join(
+        f"<tr>{row_head(name)}{''.join(_glance(block, name) for block in found)}</tr>" for name in shown
+    )
+    return table("glance against", head, f"<tbody>{body}</tbody>", "max ψ on unseen data minus NFT's")
+
+
+def _setting_head(title: str) -> str:
+    return f'<th scope="col" class="first">{"<br>".join(escaped(part) for part in title.split(", "))}</th>'
+
+
+def _named(block: Block, name: str) -> Entry | None:
+    return next((entry for entry in block.entries if entry.name == name), None)
+
+
+def _glance(block: Block, name: str) -> str:
+    entry = _named(block, name)
+    if entry is None:
+        usual = name in findings.expected(block) and not any(e.method == name for e in block.entries)
+        return f'<td class="first">{UNRUN if usual else f"<span class=soft>{MISSING}</span>"}</td>'
+    if entry.method == "NFT":
+        spread = percent(entry.spread("audit", "max_excess_gap"))
+        return cell(spread, kind="first soft", below=_chance(entry, "max_excess_gap"))
+    kind = f"first {INKS.get(findings.standing(entry), '')}"
+    return cell(words.difference(entry, "max_excess_gap"), kind=kind, below=findings.counts(entry))
+
+
+# --- what the choice rests on ---
+
+
+def heldout_table(block: Block, label: str) -> str:
+    head = f"<tr>{heads(['Held-out data', *TITLES.values(), 's.e. of ψ'])}</tr>"
+    body = "".join(
+        f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('heldout', m))) for m in MEASURES)}"
+        f"{cell(percent(entry.standard_error))}</tr>"
+        for entry in block.entries
+    )
+    return table("plain", head, f"<tbody>{body}</tbody>", label)
+
+
+def gain_table(own: Sequence[Gain], label: str) -> str:
+    named = ["Method", "held out a group", "s.e. of ψ", "max ψ minus NFT's"]
+    body = "".join(
+        f"<tr>{row_head(g.entry.name)}{cell(str(g.heldout_samples))}{cell(percent(g.error))}"
+        f"{_difference(g.entry, 'max_excess_gap')}</tr>"
+        for g in own
+    )
+    return table("plain", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)
+
+
+# --- constraints and multipliers ---
+
+
+def constraint_table(constraints: Sequence[Constrained], label: str) -> str:
+    feasible = [f"held: {word}" for word in HELD_SPLITS.values()]
+    names = ["Constraints", "step", "allowed", "train", *feasible, "Σλ", "Σ|λ|", "its change", "active"]
+    body = "".join(_constraint_row(one, names) for one in constraints)
+    return table("plain constraints stack", f"<tr>{heads(names)}</tr>", f"<tbody>{body}</tbody>", label)
+
+
+def _constraint_row(one: Constrained, names: Sequence[str]) -> str:
+    texts = [words.step(one.step), f"{one.allowed:g}", plain(one.value)]
+    cells = [cell(text, head=head) for text, head in zip(texts, names[1:4], strict=True)]
+    cells += [_held(one, split, head) for split, head in zip(HELD_SPLITS, names[4:7], strict=True)]
+    texts = [plain(one.sum), plain(one.size), plain(one.change), words.active(one)]
+    cells += [cell(text, head=head) for text, head in zip(texts, names[7:], strict=True)]
+    return f"<tr>{row_head(one.name)}{''.join(cells)}</tr>"
+
+
+def _held(one: Constrained, split: str, head: str) -> str:
+    count = one.held[split]
+    return (
+        f'<td class="num" data-head="{escaped(head)}">{pips(count, one.seeds)}'
+        f"<b>{words.of_seeds(count, one.seeds)}</b></td>"
+    )
+
+
+# --- the dense models ---
+
+
+def dense_table(models: Sequence[Mapping[str, Any]]) -> str:
+    named = ["Held out a class", "training data", "held-out data", "unseen data", "trained in", "weights"]
+    body = "".join(map(_dense_row, models))
+    return table("plain dense", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", "The dense models")
+
+
+def _dense_row(model: Mapping[str, Any]) -> str:
+    name = words.dataset(str(model.get("dataset") or DATASET))
+    accuracy, spent = model["accuracy"], model["seconds"]
+    cells = "".join(cell(text) for text in findings.accuracies(accuracy, HELD_SPLITS))
+    return (
+        f"<tr>{row_head(str(model['heldout_per_class']), escaped(name))}{cells}{cell(duration(spent))}"
+        f"<td><small>{escaped(model['weights'])}</small></td></tr>"
+    )
+
+
+def fold_table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The dense models of cross-fitting, each trained without its fold: means over folds."""
+    splits = {
+        "rest": "its training images",
+        "fold": "its fold",
+        "heldout": "held-out data",
+        "audit": "unseen data",
+    }
+    named = ["Held out a class", "folds", *splits.values()]
+    body = "".join(
+        f"<tr>{row_head(str(one['heldout_per_class']))}{cell(str(one['folds']))}"
+        f"{''.join(cell(text) for text in findings.accuracies(one['accuracy'], splits))}</tr>"
+        for one in entries
+    )
+    label = "The dense models of cross-fitting"
+    return table("plain dense", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)
+
+
+def setting_key(setting: Setting) -> tuple[str, str]:
+    """Settings whose pictures share a scale."""
+    return setting.dataset, setting.groups

@@ -1,0 +1,726 @@
+"""The page of the study on unseen data: numbers, sentences, what it lacks, and how a Chromium shows it."""
+
+import base64
+import copy
+import csv
+import json
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paper import (
+    beyond,
+    beyond_findings,
+    beyond_page,
+    beyond_results,
+    beyond_rows,
+    beyond_summary,
+    beyond_table,
+    runner,
+)
+from paper.beyond_cells import FORMULATIONS, KINDS, STUDY, Cell, cells_of
+from paper.beyond_summary import Block
+from tests import audit_documents
+from tests.browsing import contrasts, page_colour
+from tests.test_paper_beyond import FEW, GRID, NAMES, begin, place, three
+
+Documents = tuple[dict[str, Any], dict[str, Any]]  # results, answers
+EMPTY: Documents = ({"runs": []}, {"runs": []})
+HOSTILE = list(audit_documents.HOSTILE_NAMES)
+LEFT_OUT = ("CEAG held-out + KD", "two-sided")  # one of the study, one of the formulations
+FURTHER = "CEAG held-out (passes, best feasible)"
+RUN = [name for name in KINDS if name in {*STUDY, FURTHER, *FORMULATIONS} - set(LEFT_OUT)]
+VERSIONS = {"python": "3.12.3", "torch": "2.11.0", "evenprune": "0.1.0", "device": "a GPU"}
+
+
+# --- real runs ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds of nearly everything, two of some with augmentation, and some with few held-out samples."""
+    made = tmp_path_factory.mktemp("beyond-page")
+    start, where, grid = begin(made), place(made, fleet=45), replace(GRID, steps=(0.1,))
+    beyond.fill(start, cells_of(grid, names=RUN, seeds=[0, 1, 2], augment=False), FEW, where)
+    some = cells_of(grid, names=["NFT", "CEAG"], seeds=[0, 1], augment=True)
+    beyond.fill(start, some, replace(FEW, augment=beyond.Flip()), where)
+    few = runner.measure(start.model, three(6), NAMES, recipe=FEW, where=where)
+    seeing = [name for name, kind in STUDY.items() if kind.sees_heldout and name not in LEFT_OUT]
+    cells = cells_of(replace(grid, heldout_used=6), names=seeing, seeds=[0, 1, 2], augment=False)
+    beyond.fill(few, cells, FEW, where)
+    return made
+
+
+@pytest.fixture(scope="module")
+def documents(folder: Path) -> Documents:
+    read = beyond_results.read(folder / "beyond.json")
+    return read, beyond_results.read_correct(folder / "beyond_correct.json")
+
+
+def some_of(documents: Documents, *methods: str) -> Documents:
+    """A copy with these methods only, which is quicker."""
+    results, correct = (
+        document | {"runs": [run for run in document["runs"] if run["method"] in methods]}
+        for document in documents
+    )
+    return copy.deepcopy((results, correct))
+
+
+def html_of(documents: Documents) -> str:
+    return beyond_page.to_html(*documents)
+
+
+@pytest.fixture(scope="module")
+def html(documents: Documents) -> str:
+    return html_of(documents)
+
+
+@pytest.fixture(scope="module")
+def found(documents: Documents) -> list[Block]:
+    return blocks_of(documents)
+
+
+def blocks_of(documents: Documents) -> list[Block]:
+    return beyond_summary.blocks(*documents, tolerance=0.01)
+
+
+# --- made-up runs, whose counts and answers agree ---
+
+GROUPS = np.repeat([0, 1, 2], 3000)
+DENSE = np.ones(9000, dtype=bool)
+
+
+def answers(lost: Sequence[int]) -> np.ndarray:
+    """Of each group so many samples lost; the dense model is always right."""
+    right = DENSE.copy()
+    for group, count in enumerate(lost):
+        right[np.flatnonzero(np.equal(GROUPS, group))[:count]] = False
+    return right
+
+
+def made_row(cell: Cell, right: np.ndarray, **more: Any) -> dict[str, Any]:
+    lost = np.bincount(GROUPS[~right], minlength=3)
+    counts = {"samples": [3000] * 3, "broke": lost.tolist(), "fixed": [0] * 3}
+    told = {"accuracy": float(right.mean()), **beyond_rows.measures(counts)}
+    error = beyond_rows.standard_error(counts)
+    return {
+        **asdict(cell),
+        **{split: dict(told) for split in beyond_rows.SPLITS},
+        "changes": {"heldout": counts, "audit": counts},
+        "standard_error": {"heldout": error, "audit": error},
+        **dict.fromkeys(("multiplier_sum", "multipliers", "constraint")),
+        "negative_weights": 0,
+        "seconds": 1.0,
+        "versions": VERSIONS,
+        "commit": "abc1234",
+        **more,
+    }
+
+
+def made(lost: dict[str, Sequence[Sequence[int]]], **setting: Any) -> Documents:
+    """`lost`: by method and seed, how many samples of each group were lost."""
+    rows, kept = [], []
+    for method, seeds in lost.items():
+        for seed, counts in enumerate(seeds):
+            cell = Cell(method=method, seed=seed, **{"groups": "class", "sparsity": 0.95} | setting)
+            right = answers(counts)
+            rows.append(made_row(cell, right))
+            kept.append({**asdict(cell), "dense": 0, "correct": beyond_rows.packed(right)})
+    assert beyond_results.problems({"runs": rows}) == []
+    ids = base64.b64encode(GROUPS.astype(np.uint8).tobytes()).decode()
+    groups = {rows[0]["groups"]: ids}
+    correct = {"runs": kept, "dense": [beyond_rows.packed(DENSE)], "samples": 9000, "groups": groups}
+    return {"runs": rows}, correct
+
+
+EVEN, WORSE, WORST = (300, 300, 300), (600, 300, 300), (1200, 300, 300)
+
+
+# --- tables of a page and of a text ---
+
+
+class Tables(HTMLParser):
+    """Every table as rows of cells; a cell is the texts in it: ["61.2", "± 0.3", "chance 3.8 (2.2–5.8)"]."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[list[list[str]]]]] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.found.append((dict(attributes).get("class") or "", []))
+        elif tag == "tr":
+            self.found[-1][1].append([])
+        elif tag in ("td", "th"):
+            self.found[-1][1][-1].append([])
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and data.strip():
+            self.found[-1][1][-1][-1].append(data.strip().replace("−", "-"))
+
+    def of(self, kind: str) -> list[list[list[list[str]]]]:
+        return [rows for name, rows in self.found if name == kind]
+
+
+def name_in(cell: list[str]) -> str:
+    """The name in a row's head: Ψ_PW is written with a subscript, seeds and steps follow."""
+    return "Ψ_PW" if cell[:2] == ["Ψ", "PW"] else cell[0]
+
+
+def number_in(cell: list[str]) -> str:
+    return " ".join(cell[:2]) if len(cell) > 1 and cell[1].startswith("±") else cell[0]
+
+
+Text = list[tuple[str, dict[str, list[list[str]]]]]
+
+
+@pytest.fixture(scope="module")
+def text(documents: Documents, html: str) -> Text:
+    """The settings of the text in the order of the page, which names each in full."""
+    return sorted(text_tables(documents), key=lambda setting: html.index(setting[0]))
+
+
+def text_tables(documents: Documents) -> Text:
+    """The title of every setting, and its tables by the first word of their heads."""
+    found: Text = []
+    for line in beyond_table.lines(*documents):
+        words = re.split(r"\s{2,}", line.strip())
+        if "held out," in line:
+            found.append((line, {}))
+        elif words[0] in ("method", "against NFT", "constraints") and len(words) > 1:
+            kind = "heldout" if "s.e. of ψ" in words else words[0]
+            found[-1][1][kind] = []
+        elif len(words) > 5:
+            found[-1][1][kind].append(words)
+    return found
+
+
+def test_the_main_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> None:
+    tables = Tables(html).of("methods stack")
+    assert len(tables) == len(text) == 3
+    compared = 0
+    for rows, (_, own) in zip(tables, text, strict=True):
+        shown = {name_in(row[0]): row for row in rows[2:] if len(row) == 11}
+        assert list(shown) == [words[0] for words in own["method"]]
+        for name, step, seeds, *numbers, floor, floor_pw, verdicts, seconds in own["method"]:
+            row = shown[name]
+            told = f"{seeds} seeds" + ("" if step == "–" else f", step {step}")
+            assert row[0][-1] == told
+            assert [number_in(cell) for cell in row[1:9]] == numbers
+            assert [re.split("[ (]", row[i][2])[1] for i in (6, 7)] == [floor, floor_pw]
+            assert " ".join(row[9]) == verdicts
+            assert number_in(row[10]) == seconds
+            compared += 1
+    assert compared == len(RUN) + 2 + len([k for k in STUDY.values() if k.sees_heldout]) - 1
+
+
+def test_the_other_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> None:
+    tables = Tables(html)
+    paired = [[number_in(c) for c in row[1:]] for rows in tables.of("plain paired stack") for row in rows[1:]]
+    assert paired == [words[2:8:2] for _, own in text for words in own["against NFT"]]
+    clear = [c[2] for rows in tables.of("plain paired stack") for row in rows[1:] for c in row[1:]]
+    told = [re.findall(r"\d+", word) for _, own in text for w in own["against NFT"] for word in w[3:8:2]]
+    assert [re.findall(r"(\d+) clear\b", words) for words in clear] == [[good] for good, _ in told]
+    assert ["clearly worse" in words for words in clear] == [bad != "0" for _, bad in told]
+    held = [rows for rows in tables.of("plain") if rows[0][0] == ["Held-out data"]]
+    shown = [[number_in(c) for c in row[1:]] for rows in held for row in rows[1:]]
+    assert shown == [words[1:] for _, own in text for words in own["heldout"]]
+
+
+def test_every_constraint_of_the_text_is_on_the_page_once(text: Text, html: str) -> None:
+    shown = [
+        [name_in(row[0]), *map(number_in, row[1:])]
+        for rows in Tables(html).of("plain constraints stack")
+        for row in rows[1:]
+    ]
+    told = [words for _, own in text for words in own.get("constraints", [])]
+    assert sorted(shown) == sorted(told)
+    assert {row[0] for row in shown} >= set(FORMULATIONS) - set(LEFT_OUT)
+
+
+def test_numbers_are_means_and_deviations_of_the_runs(documents: Documents, html: str) -> None:
+    """The slow way, from the rows of the file."""
+    rows = [
+        run
+        for run in documents[0]["runs"]
+        if (run["method"], run["augment"], run["heldout_used"]) == ("CELG", False, None)
+    ]
+    values = [100 * run["audit"]["max_excess_gap"] for run in rows]
+    shown = next(row for rows in Tables(html).of("methods stack") for row in rows if row[0][0] == "CELG")
+    assert number_in(shown[6]) == f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+# --- numbers ---
+
+
+def test_runs_above_chance_are_counted_against_their_own_noise_floor(found: list[Block]) -> None:
+    counted = 0
+    for block in found:
+        for entry in block.entries:
+            above = [
+                row["audit"]["max_excess_gap"] > audit.noise_floor["max_excess_gap"]["high"]
+                for row, audit in zip(entry.rows, entry.audits, strict=True)
+            ]
+            assert entry.above("max_excess_gap") == sum(above)
+            counted += len(above)
+    assert counted > 40
+    (block,) = blocks_of(made({"NFT": [(320, 300, 290)], "CEAG": [WORST]}))
+    first, last = block.entries
+    floor = first.floor("max_excess_gap")
+    assert floor.mean < first.rows[0]["audit"]["max_excess_gap"] < floor.high  # above the mean is not enough
+    assert (first.above("max_excess_gap"), last.above("max_excess_gap")) == (0, 1)
+
+
+def test_a_gain_is_of_the_runs_that_are_compared(documents: Documents, found: list[Block]) -> None:
+    families = beyond_summary.gains(found)
+    assert sorted(setting.augment for setting in families) == [False, True]
+    own = next(gains for setting, gains in families.items() if not setting.augment)
+    assert {gain.entry.method for gain in own} == {*STUDY, FURTHER} - {"NFT", *LEFT_OUT}
+    sizes = [g.heldout_samples for g in own if g.entry.method == "NFT + class bias"]
+    assert sizes == [6, 20]  # the largest standard error first
+    gain = next(gain for gain in own if gain.heldout_samples == 6)
+    base = {
+        (run["seed"]): run["audit"]["max_excess_gap"]
+        for run in documents[0]["runs"]
+        if run["method"] == "NFT" and not run["augment"]
+    }
+    apart = [row["audit"]["max_excess_gap"] - base[row["seed"]] for row in gain.entry.rows]
+    assert gain.difference.mean == pytest.approx(statistics.fmean(apart), abs=1e-9)
+    errors = [row["standard_error"]["heldout"] for row in gain.entry.rows]
+    assert gain.error.mean == pytest.approx(statistics.fmean(errors))
+
+
+def test_a_data_set_is_never_chosen_on_another() -> None:
+    """Two data sets with the same settings: on held-out data the small step is best in one of them only."""
+    rows = []
+    for data, best in (("cifar100", 0.1), ("utkface", 0.2)):
+        for step in (0.1, 0.2):
+            cell = Cell(method="CEAG", groups="race", sparsity=0.9, seed=0, tolerance=0.01, dual_lr=step)
+            row = made_row(cell, answers(EVEN if step == best else WORSE))
+            rows.append(row | ({"dataset": data} if data != "cifar100" else {}))
+    chosen = blocks_of(({"runs": rows}, EMPTY[1]))
+    assert [(b.setting.dataset, b.entries[0].step) for b in chosen] == [("cifar100", 0.1), ("utkface", 0.2)]
+
+
+# --- sentences ---
+
+
+def findings(documents: Documents) -> dict[str, str]:
+    return dict(beyond_findings.study_findings(blocks_of(documents), 0.01))
+
+
+def headline(documents: Documents) -> str:
+    return beyond_findings.headline(blocks_of(documents))
+
+
+def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None:
+    documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "FairGRAPE (fast)": [WORST] * 3})
+    assert headline(documents) == (
+        "On unseen data 1 of 2 methods keeps the worst group's excess gap clearly below that of plain "
+        "fine-tuning (NFT) in most seeds: NFT + KD (1 of 1 setting)."
+    )
+    told = findings(documents)
+    assert told["Less harm than NFT, clearly in most seeds"] == "NFT + KD (1 of 1 setting)"
+    assert told["More harm, clearly in most seeds"] == "FairGRAPE (fast) (1 of 1 setting)"
+    assert told["Less accurate, clearly in most seeds"] == "FairGRAPE (fast) (1 of 1 setting)"
+    assert told["Against the noise floor"].endswith("In no seed of any setting above it: NFT + KD.")
+    # max ψ of (600, 300, 300) of 3,000 each: 20 % − 13.3 % = 6.7 %, beyond the tolerance
+    assert "in 3 of 9 runs on training data, in 3 on unseen data" in told["From training to unseen data"]
+    assert told["From training to unseen data"].endswith("3 pass, 0 inconclusive, 6 fail.")
+    here = dict(beyond_findings.block_findings(blocks_of(documents)[0]))
+    assert here["Max ψ clearly below NFT's"] == "NFT + KD (3 of 3 seeds, −6.7 points)"
+    assert here["Clearly above NFT's"] == "FairGRAPE (fast) (3 of 3 seeds, +13.3 points)"
+
+
+def test_what_differs_in_every_seed_but_not_clearly_is_told_apart() -> None:
+    near, far, other = (306, 300, 300), (312, 300, 300), (300, 303, 300)
+    lost = {"NFT": [far] * 3, "CEAG": [near] * 3, "EL + RB": [near, (318, 300, 300), other]}
+    documents = made(lost)
+    assert headline(documents).endswith("; with 1 of 2 it is lower in every seed of some setting.")
+    told = findings(documents)
+    assert told["Less harm than NFT, clearly in most seeds"] == "none"
+    assert told["Less in every seed, but not clearly"] == "CEAG (1 of 1 setting)"
+    assert told["In every setting now less, now more"] == "EL + RB"
+    few = made({name: seeds[:2] for name, seeds in lost.items()})
+    assert "Less in every seed, but not clearly" not in findings(few)
+    here = dict(beyond_findings.block_findings(blocks_of(few)[0]))
+    assert "CEAG (−0.1 points)" in here["Fewer than 3 seeds"]
+
+
+def test_what_became_feasible_is_said_at_the_best_step(found: list[Block]) -> None:
+    (own,) = filter(None, map(beyond_findings.formulated, found))
+    one = next(c for c in own if c.method == "CELG")
+    size, still, moving = (beyond_summary.Spread.of([value]) for value in (2.0, 0.1, -0.4))
+    held = [
+        replace(
+            one,
+            name=name,
+            method=name,
+            step=step,
+            seeds=3,
+            held=dict.fromkeys(one.held, count) | {"audit": 0},
+        )
+        for name, step, count in (("CELG", 0.1, 1), ("CELG", 0.2, 3), ("equalized", 0.1, 2), ("Ψ_PW", 0.1, 0))
+    ]
+    held = [replace(c, size=size, change=moving if c.name == "equalized" else still) for c in held]
+    told = dict(beyond_findings.formulation_findings(held))
+    assert told["Feasible on training data in all seeds"] == "CELG (3 of 3, step 0.2)"
+    assert told["In some seeds at best"] == "equalized (2 of 3, step 0.1)"
+    assert told["With no dual step in any seed"] == "Ψ_PW"
+    assert told["Feasible on unseen data"] == "none"
+    assert told["Multipliers not settled"].startswith("equalized (")
+
+
+# --- what is not there ---
+
+
+def test_what_was_not_run_is_said_and_nothing_stands_in_its_place(found: list[Block], html: str) -> None:
+    tables = Tables(html)
+    unrun = [row for rows in tables.of("methods stack") for row in rows if row[1:] == [["not run yet"]]]
+    assert [row[0] for row in unrun].count(["CEAG held-out + KD"]) == 3
+    glance = {name_in(row[0]): row[1:] for row in tables.of("glance against")[0][1:]}
+    assert glance["CEAG held-out + KD"] == [["not run yet"]] * 3
+    assert [cell[0] for cell in glance["NFT + KD"]][1:] == ["not run yet", "–"]
+    told = beyond_findings.unrun(found)
+    assert "CIFAR-100, groups by class, with augmentation" in told
+    assert "UTKFace, groups by race, without augmentation" in told
+    assert "Formulations: two-sided" in told
+    assert not any("other numbers of held-out samples" in line for line in told)
+    told_of_one = beyond_findings.unrun(blocks_of(made({"NFT": [EVEN] * 5})))
+    assert "CIFAR-100, groups by class, with augmentation" in told_of_one
+    assert "CIFAR-100, groups by class, without augmentation" not in told_of_one
+    assert "CIFAR-100, groups by class: other numbers of held-out samples" in told_of_one
+    shown = unescape(html).replace("\u00a0", " ").replace("Ψ<sub>PW</sub>", "Ψ_PW")
+    assert [line for line in told if f"<li>{line}</li>" not in shown] == []
+
+
+def test_runs_without_answers_or_without_nft_are_not_compared(documents: Documents) -> None:
+    page = html_of((documents[0], EMPTY[1]))
+    assert "Nothing can be compared with plain fine-tuning (NFT) yet." in page
+    assert "No run is compared with NFT yet" in page
+    assert {tuple(c) for rows in Tables(page).of("plain paired stack") for r in rows[1:] for c in r[1:]} == {
+        ("–", "not compared")
+    }
+    without = {"runs": [run for run in documents[0]["runs"] if run["method"] != "NFT"]}
+    assert "there is no NFT run of their seeds" in html_of((without, documents[1]))
+
+
+def test_the_dense_models_are_told_with_those_of_the_folds() -> None:
+    accuracy = {"train": 0.999, "heldout": 0.702, "audit": 0.7033}
+    dense = {"heldout_per_class": 50, "weights": "w.safetensors", "accuracy": accuracy, "seconds": 200}
+    shares = {"rest": 0.999, "fold": 0.66, "heldout": 0.65, "audit": 0.64}
+    crossed = {"heldout_per_class": 50, "folds": 4, "accuracy": shares}
+    page = html_of(({"runs": [], "dense": [dense], "folds": [crossed]}, EMPTY[1]))
+    rows = [[" ".join(cell) for cell in table[1]] for table in Tables(page).of("plain dense")]
+    assert rows == [
+        ["50 CIFAR-100", "99.9 %", "70.2 %", "70.3 %", "3 minutes", "w.safetensors"],
+        ["50", "4", "99.9 %", "66.0 %", "65.0 %", "64.0 %"],
+    ]
+    assert "Not trained yet." not in page
+
+
+def test_an_empty_file_is_a_page_that_says_so() -> None:
+    page = html_of(EMPTY)
+    assert "No run is finished yet." in page
+    assert "Not trained yet." in page
+    assert "not run yet: python paper/beyond.py formulations" in page
+    assert Tables(page).found == []
+    assert page.count("augmentation</li>") == 6
+
+
+def test_another_data_set_stands_beside_the_first(documents: Documents) -> None:
+    more = some_of(documents, "NFT", "CEAG")
+    added = [run | {"dataset": "utkface", "groups": "race"} for run in copy.deepcopy(more[0]["runs"])]
+    more[0]["runs"] += added
+    more[1]["runs"] += [run | {"groups": "race"} for run in copy.deepcopy(more[1]["runs"])]
+    more[1]["groups"]["race"] = more[1]["groups"]["superclass"]
+    page = html_of(more)
+    assert len(Tables(page).of("methods stack")) == 4
+    assert "UTKFace, race groups, 80.0% sparse" in page
+    assert "<h3>UTKFace, groups by race, without augmentation</h3>" in page
+    assert "UTKFace, groups by race, without augmentation</li>" not in page  # no longer missing
+
+
+# --- names and addresses ---
+
+
+def hostile(documents: Documents) -> Documents:
+    results, correct = some_of(documents, "NFT", "NFT + class bias", "CEAG", "CELG")
+    for run in results["runs"]:
+        run |= {"groups": HOSTILE[0], "dataset": HOSTILE[1], "commit": HOSTILE[0]}
+        run["versions"] |= {"device": HOSTILE[1], "torch": HOSTILE[8]}
+    for run in correct["runs"]:
+        run["groups"] = HOSTILE[0]
+    correct["groups"] = {HOSTILE[0]: correct["groups"]["superclass"]}
+    accuracy = dict.fromkeys(beyond_rows.SPLITS, 0.5)
+    results["dense"] = [
+        {
+            "heldout_per_class": 10,
+            "weights": HOSTILE[0],
+            "accuracy": accuracy,
+            "seconds": 1,
+            "dataset": HOSTILE[1],
+        }
+    ]
+    return results, correct
+
+
+@pytest.fixture(scope="module")
+def owned(documents: Documents) -> str:
+    return beyond_page.to_html(*hostile(documents), files=[HOSTILE[0], HOSTILE[8]])
+
+
+def test_names_cannot_leave_their_place(owned: str) -> None:
+    assert owned.count("<script") == 3  # theme, data, program
+    assert owned.count("</script>") == 3
+    assert "<img" not in owned
+    assert not set("<>&\u2028\u2029") & set(owned.split('id="data">')[1].split("</script>")[0])
+    owned.encode("utf-8")
+
+
+def test_the_page_refers_to_nothing_outside(html: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy[1]
+    assert " style=" not in html
+    assert "@@" not in html
+    addresses = set(re.findall(r"""(?:https?:)?//[a-z][^\s"'<>]*""", html))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # the name of a language, not a place
+
+
+# --- the command ---
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, target = tmp_path / "mine.json", tmp_path / "page.html"
+    documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3})
+    for path, document in zip([results, beyond_results.correct_path(results)], documents, strict=True):
+        path.write_text(json.dumps(document), encoding="utf-8")
+    assert beyond.main(["page", "--results", str(results), "--to", str(target), "--tolerance", "0.02"]) == 0
+    assert capsys.readouterr().out == f"Page: {target}\n"
+    text = target.read_text(encoding="utf-8")
+    assert "The tolerance is 2\u00a0points." in text
+    assert "NFT + KD (1 of 1 setting)." in text
+    assert "mine_correct.json</li>" in text
+
+
+def test_by_default_it_is_beyond_html_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert beyond.main(["page", "--results", str(tmp_path / "none.json")]) == 0
+    assert "No run is finished yet." in (tmp_path / "beyond.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("beyond.json", "is a results file"),
+        ("beyond_correct.json", "is a results file"),
+        (".", "is a folder"),
+        ("nowhere/x.html", "does not exist"),
+    ],
+)
+def test_what_the_command_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, said: str
+) -> None:
+    (tmp_path / "beyond.json").write_text(json.dumps({"runs": []}), encoding="utf-8")
+    results = ["--results", str(tmp_path / "beyond.json")]
+    assert beyond.main(["page", *results, "--to", str(tmp_path / target)]) == 2
+    assert said in capsys.readouterr().err
+    assert json.loads((tmp_path / "beyond.json").read_text(encoding="utf-8")) == {"runs": []}
+
+
+# --- in a browser ---
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Open a page; at the end, no error was logged and nothing but the file was asked for."""
+    pages, requests, troubles = [], [], []
+    path = tmp_path / "beyond.html"
+
+    def opened(text: str, **options: Any) -> Any:
+        path.write_text(text, encoding="utf-8")
+        page = browser.new_page(**options)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield opened
+    assert troubles == []
+    others = [url for url in requests if url.split("#")[0] != path.as_uri() and not url.startswith("data:")]
+    assert others == []
+    for page in pages:
+        page.close()
+
+
+@pytest.mark.browser
+def test_contents_lead_to_every_section(show: Any, html: str) -> None:
+    page = show(html)
+    links = page.locator("#contents a").evaluate_all(
+        "(all) => all.map((a) => a.getAttribute('href').slice(1))"
+    )
+    assert links == page.locator("main section[id]").evaluate_all("(all) => all.map((s) => s.id)")
+    assert links[:3] == ["findings", "gain", "setting-0"]
+    assert page.locator("#setting-0 .strips .line:not(.head)").count() == len(RUN)
+    assert page.locator("#formulations .lines").count() == len(FORMULATIONS) - 1
+
+
+def middles(marks: Any) -> list[tuple[float, float]]:
+    """The middle of every mark on the screen."""
+    script = "const b = m.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2];"
+    return marks.evaluate_all(f"(marks) => marks.map((m) => {{ {script} }})")
+
+
+def on_a_line(values: Sequence[float], places: Sequence[float]) -> None:
+    """From the left to the right, or from the top down."""
+    low, high = (pick(range(len(values)), key=values.__getitem__) for pick in (min, max))
+    assert places[high] > places[low]
+    for value, place_ in zip(values, places, strict=True):
+        share = (value - values[low]) / (values[high] - values[low])
+        assert place_ == pytest.approx(places[low] + share * (places[high] - places[low]), abs=0.8)
+
+
+@pytest.mark.browser
+def test_harm_is_drawn_to_scale(show: Any, found: list[Block], html: str) -> None:
+    """Positions on the screen are a straight line in the values, of seeds and of differences alike."""
+    page = show(html)
+    (block,) = filter(beyond_findings.formulated, found)
+    seeds = [row["audit"]["max_excess_gap"] for entry in block.entries for row in entry.rows]
+    plot = page.locator("#setting-0 .strips .line:not(.head)")
+    floors = [entry.floor("max_excess_gap").mean for entry in block.entries]
+    marks = [mark for kind in (".seed", ".floor-mean") for mark in middles(plot.locator(kind))]
+    on_a_line([*seeds, *floors], [x for x, _ in marks])
+    apart = [d.estimate for entry in block.entries for d in entry.differences("max_excess_gap")]
+    on_a_line(apart, [x for x, _ in middles(plot.locator(".at"))])
+
+
+@pytest.mark.browser
+def test_gains_are_drawn_to_scale(show: Any, found: list[Block], html: str) -> None:
+    page = show(html)
+    families = beyond_summary.gains(found)
+    own = next(gains for setting, gains in families.items() if not setting.augment)
+    drawn = middles(page.locator("#gain .gains").first.locator(".gain"))
+    on_a_line([gain.error.mean for gain in own], [x for x, _ in drawn])
+    on_a_line([-gain.difference.mean for gain in own], [y for _, y in drawn])
+
+
+@pytest.mark.browser
+def test_without_script_it_says_the_same(show: Any, browser: Any, html: str) -> None:
+    with_script = show(html).locator("main").inner_text()
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_content(html)
+    assert page.locator("main").inner_text() == with_script
+    context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("which", ["html", "empty", "owned"])
+def test_no_window_scrolls_sideways(show: Any, request: pytest.FixtureRequest, which: str) -> None:
+    text = html_of(EMPTY) if which == "empty" else request.getfixturevalue(which)
+    page = show(text, viewport={"width": 320, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    for width in (320, 390, 700, 1000, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function(f"innerWidth === {width}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+def test_on_a_phone_the_wide_tables_are_broken_up_and_named(show: Any, html: str) -> None:
+    page = show(html, viewport={"width": 390, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    boxes = page.locator(".scroll:has(.stack)").evaluate_all(
+        "(all) => all.map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert len(boxes) > 6
+    assert all(needed <= there for needed, there in boxes)
+    named = page.locator("#setting-0 .methods tbody tr").first.locator("td")
+    heads = named.evaluate_all("(all) => all.map((td) => getComputedStyle(td, '::before').content)")
+    assert heads[:2] == ['"train acc."', '"train max ψ"']
+    assert heads[-2:] == ['"audits"', '"seconds"']
+
+
+@pytest.mark.browser
+def test_colours_follow_the_reader_and_the_button(show: Any, html: str) -> None:
+    light, dark = show(html, color_scheme="light"), show(html, color_scheme="dark")
+    assert page_colour(light) != page_colour(dark)
+    light.click("#theme")
+    assert page_colour(light) == page_colour(dark)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_their_background(show: Any, html: str, scheme: str) -> None:
+    """Contrast of 4.5 or more (WCAG AA), coloured numbers too."""
+    clear = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "FairGRAPE (fast)": [WORST] * 3})
+    for text in (html, html_of(clear)):
+        page = show(text, color_scheme=scheme)
+        ratios = contrasts(
+            page, "h1, h2, h3, p, dt, dd, td, th, td b, td small, th small, a, li, .audits span"
+        )
+        assert len(ratios) > 100
+        assert min(ratios) >= 4.5
+
+
+@pytest.mark.browser
+def test_it_prints_in_light_colours_on_one_page_width(show: Any, html: str) -> None:
+    page = show(html, color_scheme="dark", viewport={"width": 720, "height": 1000})
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.locator("nav").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.browser
+def test_hostile_names_stay_text(show: Any, owned: str) -> None:
+    page = show(owned)
+    assert page.locator("main img, main script").count() == 0
+    for part in ("#facts", "#sources", "#dense", "#setting-0 h2", "#findings thead", "#contents"):
+        assert HOSTILE[0] in page.inner_text(part), part
+    assert page.title() == "Does it hold on unseen data? · evenprune"
+
+
+@pytest.mark.browser
+def test_the_csv_has_every_number(
+    show: Any, documents: Documents, found: list[Block], html: str, tmp_path: Path
+) -> None:
+    page = show(html)
+    with page.expect_download() as download:
+        page.click("#csv")
+    download.value.save_as(tmp_path / "all.csv")
+    with open(tmp_path / "all.csv", encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 * 4 * sum(len(block.entries) for block in found)
+    row = next(
+        r for r in rows if (r["method"], r["split"], r["measure"]) == ("CELG", "audit", "max_excess_gap")
+    )
+    own = [run["audit"]["max_excess_gap"] for run in documents[0]["runs"] if run["method"] == "CELG"]
+    assert float(row["mean"]) == pytest.approx(statistics.fmean(own), rel=1e-4)
+    assert (row["dataset"], row["groups"], row["augment"], row["seeds"]) == (
+        "cifar100",
+        "superclass",
+        "false",
+        "3",
+    )
+    assert float(row["floor_low"]) <= float(row["floor_mean"]) <= float(row["floor_high"])
