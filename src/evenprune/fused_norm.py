@@ -74,8 +74,6 @@ def fused(
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
     if norm.training:
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(1)
         mean, scale = batch_moments(norm, x)
     else:
         assert norm.running_mean is not None
@@ -133,8 +131,8 @@ def batch_moments(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     mean, scale = (torch.empty(table.columns, dtype=torch.float32, device=x.device) for _ in range(2))
     narrow = min(table.wide, 16)
     norm_kernels.finish_moments[(-(-table.columns // narrow),)](
-        part, mean, scale, norm.running_mean, norm.running_var, table.rows, table.columns, chunk, chunks,
-        float(cast(float, norm.momentum)), norm.eps,
+        part, mean, scale, norm.running_mean, norm.running_var, norm.num_batches_tracked,
+        table.rows, table.columns, chunk, chunks, float(cast(float, norm.momentum)), norm.eps,
         CHUNKS=1 << (chunks - 1).bit_length(), WIDE=narrow, num_warps=4,
     )  # fmt: skip
     return mean, scale

@@ -57,10 +57,10 @@ def moments(x, part, rows, columns, chunk, BLOCK: tl.constexpr, WIDE: tl.constex
 
 @triton.jit
 def finish_moments(
-    part, mean, scale, running_mean, running_var, rows, columns, chunk, chunks, momentum, eps,
+    part, mean, scale, running_mean, running_var, batches, rows, columns, chunk, chunks, momentum, eps,
     CHUNKS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """mean and 1 / √(variance + eps) of all rows; the running statistics move by `momentum`.
+    """mean and 1 / √(variance + eps) of all rows; the running statistics move by `momentum`, `batches` by 1.
 
     Σ (x - m)² = Σ_chunk [Σ (x - m_c)² + n_c (m_c - m)²]
     """
@@ -77,6 +77,8 @@ def finish_moments(
     inside = column < columns
     tl.store(mean + column, whole, mask=inside)
     tl.store(scale + column, 1.0 / tl.sqrt(square / rows + eps), mask=inside)
+    if tl.program_id(0) == 0:
+        tl.store(batches, tl.load(batches) + 1)
     before = tl.load(running_mean + column, mask=inside, other=0.0)
     tl.store(running_mean + column, before + momentum * (whole - before), mask=inside)
     before = tl.load(running_var + column, mask=inside, other=0.0)
