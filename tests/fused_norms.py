@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenprune import fused_norm
+from evenprune import fleet, fused_norm
 
 # channels, height, width, images
 SIZES = [(16, 5, 3, 4), (20, 4, 4, 3), (80, 3, 3, 2)]
@@ -54,6 +54,40 @@ def largest_error(**case: Any) -> float:
     return max(float((a - b).norm() / a.norm().clamp(min=1e-3)) for a, b in zip(*pairs, strict=True))
 
 
+class Block(nn.Module):
+    """Two layers and a shortcut, three times: every result has two uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16)
+        self.convs = nn.ModuleList([nn.Conv2d(16, 16, 1) for _ in range(6)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(16) for _ in range(6)])
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        for i in (0, 2, 4):
+            within = torch.relu(self.norms[i](self.convs[i](x)))
+            x = torch.relu(self.norms[i + 1](self.convs[i + 1](within)) + x)
+        logits: Tensor = self.last(x.mean((2, 3)))
+        return logits
+
+
+def whole_network_error() -> float:
+    """A widened network with the kernels in it, against the same without: gradients and statistics."""
+    torch.manual_seed(0)
+    usual, found = fused_norm.serves, []
+    wide = fleet.widen(Block(), 2, sample_input=torch.zeros(2, 3, 4, 4), check=False)
+    inputs, grown = torch.randn(2, 3, 3, 4, 4), torch.randn(2, 3, 4)
+    for kernels in (False, True):
+        fused_norm.serves = lambda *given, kernels=kernels: kernels
+        one = copy.deepcopy(wide)
+        one(inputs).backward(grown)
+        found.append([t.double() for t in (*(p.grad for p in one.parameters()), *one.buffers())])
+    fused_norm.serves = usual
+    return max(float((a - b).norm() / a.norm().clamp(min=1e-3)) for a, b in zip(*found, strict=True))
+
+
 if __name__ == "__main__":
     fused_norm.TILE, fused_norm.SUMS = (4, 4, 1), (4, 4, 1, 6)
     acts = ("none", "relu", "relu6")
@@ -61,3 +95,4 @@ if __name__ == "__main__":
         twice = size is not SIZES[1]
         error = largest_error(size=size, act=act, more=more, twice=twice, training=training)
         print(size, act, "residual" if more else "alone", "training" if training else "evaluating", error)
+    print("network", whole_network_error())

@@ -33,9 +33,10 @@ def test_kernels_agree_with_the_plain_operations() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 36
-    assert all(float(line.rsplit(" ", 1)[1]) < 1e-6 for line in lines), done.stdout
+    *cases, network = (float(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines())
+    assert len(cases) == 36
+    assert max(cases) < 1e-6, done.stdout
+    assert network < 1e-4, done.stdout  # a difference of rounding, through seven layers
 
 
 # --- what becomes one step ---
