@@ -59,8 +59,8 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm = nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16)
-        self.convs = nn.ModuleList([nn.Conv2d(16, 16, 1) for _ in range(6)])
+        self.first, self.norm = nn.Conv2d(3, 16, 1, bias=False), nn.BatchNorm2d(16)
+        self.convs = nn.ModuleList([nn.Conv2d(16, 16, 1, bias=False) for _ in range(6)])
         self.norms = nn.ModuleList([nn.BatchNorm2d(16) for _ in range(6)])
         self.last = nn.Linear(16, 4)
 
