@@ -68,8 +68,6 @@ def init(plan: Plan) -> State:
     state = {
         "psi": zeros(groups),
         "counted": zeros(groups, dtype=torch.bool),
-        "max_psi": zeros(),
-        "violation": zeros(),
         "negative_weights": zeros(dtype=torch.int64),
         "steps": zeros(dtype=torch.int64),
     }
@@ -232,9 +230,9 @@ def _reported(
 ) -> State:
     """Gaps and moved multipliers of the runs that move [runs, 1]; what the others had."""
     psi, counted = _excess_gaps(plan, measured)
-    moved, violation = _ascend(plan, state, psi, counted & moves, slack=slack, steps=steps)
-    report = {"psi": psi, "counted": counted, "max_psi": _largest(psi, counted), "violation": violation}
-    return moved | {name: _where_run(moves, value, state[name]) for name, value in report.items()}
+    moved = _ascend(plan, state, psi, counted & moves, slack=slack, steps=steps)
+    report = {"psi": psi, "counted": counted}
+    return moved | {name: torch.where(moves, value, state[name]) for name, value in report.items()}
 
 
 def _followed(
@@ -262,8 +260,9 @@ def _shares(plan: Plan, share: Tensor, batch: Grouped, losses: Tensor, on: Tenso
     return torch.where(plan.run.dro.limit(on), raised / raised.sum(1, keepdim=True), share)
 
 
-def _where_run(on: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(on if new.ndim == 2 else on.squeeze(1), new, old)
+def largest_gap(state: State) -> Tensor:
+    """[runs]: the largest ψ_g as estimated last, 0 where no group counts yet."""
+    return _largest(state["psi"], state["counted"])
 
 
 def _largest(values: Tensor, counted: Tensor) -> Tensor:
@@ -357,15 +356,15 @@ def _ascend(
     *,
     slack: Tensor | None = None,
     steps: Tensor | None = None,
-) -> tuple[State, Tensor]:
-    """λ <- [λ + η·violation]₊ (no projection for equalities); returns new state and the largest violation.
+) -> State:
+    """λ <- [λ + η·violation]₊ (no projection for equalities).
 
     nuPI, e the violation and ξ₋₁ = 0:  λ <- λ + η (Ki e + Kp (ξ_t - ξ_{t-1})),  ξ_t = ν ξ_{t-1} + (1 - ν) e.
     SGD is Kp = 0, Ki = 1. Rows that cannot be evaluated at this step do not move. With `slack` [runs, groups]
     only what a violation is beyond the slack counts: its lower limit if positive, its upper if negative. With
     `steps` [runs, 1] it moves as far as so many steps would.
     """
-    run, new, largest = plan.run, {}, []
+    run, new = plan.run, {}
     for family, (score, known) in _rows(plan, psi, counted).items():
         violation = score - run.tolerance
         if slack is not None and family == "multiplier":
@@ -380,11 +379,7 @@ def _ascend(
         raised = torch.addcmul(state[family], rate, move)
         raised = run.equal.pick(raised, raised.clamp_min(0))
         new[family] = torch.where(known, raised, state[family])
-        largest.append(torch.where(known, violation, -torch.inf).amax(1))
-    if not largest:  # no rows: group DRO alone
-        return {}, torch.zeros_like(psi[:, 0])
-    worst = torch.stack(largest).amax(0)
-    return new, torch.where(torch.isinf(worst), 0, worst)
+    return new
 
 
 def _sides(plan: Plan, psi: Tensor, batch: Grouped, losses: Tensor) -> Tensor:

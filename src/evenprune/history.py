@@ -25,7 +25,7 @@ def epoch_row(loop: Loop, epoch: int) -> dict[str, Any]:
         "sparsity": loop.masks.sparsity.cpu(),
         "loss": loop.totals["loss"].cpu() / loop.steps,
         "accuracy": loop.totals["correct"].cpu() / seen,
-        "max_excess_gap": torch.where(told, loop.state["max_psi"].cpu(), torch.nan),
+        "max_excess_gap": torch.where(told, constraint.largest_gap(loop.state).cpu(), torch.nan),
         "multiplier_sum": torch.where(told, multipliers.sum(1), torch.nan),
         "negative_weights": (loop.state["negative_weights"] - loop.totals["negative_before"]).cpu(),
         "multipliers": multipliers,
