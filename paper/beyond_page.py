@@ -1,14 +1,11 @@
 """The study as one HTML file that asks nobody for anything; its tables and pictures need no script."""
 
-import functools
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from evenprune.embedding import assembled, content_policy, rounded, script_json, with_units
+from evenprune.embedding import filled, rounded, script_json, with_units
 from evenprune.paper_cells import Spread
 from evenprune.paper_charts import escaped, marked
 from evenprune.paper_wording import counted, duration, points
@@ -33,7 +30,7 @@ from paper.beyond_summary import (
 from paper.results_file import Document
 
 Section = tuple[str, str, str]  # its name, its title in the contents, its text
-TEMPLATE = Path(__file__).with_name("beyond_page.html")
+HERE = Path(__file__).parent
 
 
 def to_html(
@@ -52,24 +49,7 @@ def to_html(
         "SOURCES": _sources(files),
         "DATA": script_json({"unit": {"scale": 100, "digits": 1}, "rows": csv_rows(found)}),
     }
-    page = template()
-    values = {**fields, "POLICY": content_policy(page)}
-    # One pass, so that a name that looks like a field is not filled in turn.
-    return re.sub(r"@@([A-Z]+)@@", lambda match: values[match[1]], page)
-
-
-@functools.cache
-def template() -> str:
-    """The page without its contents: parts that all pages share, and the style of the report on the paper."""
-    style = re.search(r"<style>\n(.*?)</style>", assembled("paper_page.html"), re.DOTALL)
-    assert style is not None
-    shared = resources.files("evenprune")
-    parts = {
-        name: shared.joinpath(name).read_text(encoding="utf-8") for name in ("page_head.html", "page_base.js")
-    }
-    parts["paper_page.css"] = style[1]
-    text = TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"@@([a-z_]+\.[a-z]+)@@\n", lambda match: parts[match[1]], text)
+    return filled("beyond_page.html", fields, folder=HERE)
 
 
 def _text(said: str) -> str:
@@ -111,12 +91,17 @@ def _sources(files: Iterable[str]) -> str:
 # --- sections ---
 
 
-def _section(name: str, title: str, lead: str, *parts: str, listed: str | None = None) -> Section:
-    text = (
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{marked(title)}</h2>'
-        f'<p class="lead">{lead}</p>{"".join(parts)}</section>'
-    )
-    return name, marked(listed or title), text
+def _section(name: str, title: str, lead: str, *parts: str) -> Section:
+    text = f'{_heading(name, title)}<p class="lead">{lead}</p>{"".join(parts)}'
+    return name, marked(title), _titled(name, text)
+
+
+def _heading(name: str, title: str) -> str:
+    return f'<h2 id="{name}-title">{marked(title)}</h2>'
+
+
+def _titled(name: str, text: str) -> str:
+    return f'<section id="{name}" aria-labelledby="{name}-title">{text}</section>'
 
 
 def _sections(found: Sequence[Block], results: Document, tolerance: float) -> Iterator[Section]:
@@ -191,7 +176,7 @@ def _gain_panel(setting: Setting, own: Sequence[Gain]) -> str:
 
 def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Block]) -> Section:
     """`names`: its title, and the one in the contents."""
-    title, listed = names
+    name, (title, listed) = f"setting-{place}", names
     alike = [b for b in found if tables.setting_key(b.setting) == tables.setting_key(block.setting)]
     scale = charts.harm_scale(alike)
     assert scale is not None
@@ -200,8 +185,9 @@ def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Blo
         "samples a group looked at. Percent and points, mean ± standard deviation over seeds."
     )
     left = [one for one in block.constraints if one not in findings.formulated(block)]
+    told = findings.block_findings(block)
     parts = [
-        findings_list(findings.block_findings(block)),
+        findings_list(told),
         tables.methods_table(block, title),
         f"<h3>Is it more than chance, and does it differ from NFT?</h3>{charts.HARM_LEGEND}",
         charts.harm_plot(block, scale, charts.difference_scale(alike)),
@@ -213,7 +199,23 @@ def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Blo
         if left
         else "",
     ]
-    return _section(f"setting-{place}", title, lead, *parts, listed=listed)
+    summary = f'<summary>{_heading(name, title)}<span class="gist">{_text(_gist(told))}</span></summary>'
+    shown = "" if is_variant(block, found) else " open"
+    text = f'<details class="fold"{shown}>{summary}<p class="lead">{lead}</p>{"".join(parts)}</details>'
+    return name, marked(listed), _titled(name, text)
+
+
+def _gist(told: Sequence[findings.Finding]) -> str:
+    """What stands under the title of a setting that is folded: the first finding, and one that names some."""
+    first, *rest = told
+    shown = [first, *(finding for finding in rest if finding[1] != "none")][:2]
+    return " ".join(f"{head}: {said.removesuffix('.')}." for head, said in shown)
+
+
+def is_variant(block: Block, found: Iterable[Block]) -> bool:
+    """Whether it looks at fewer held-out samples than a setting that is there too: it is folded away."""
+    family = block.setting.family
+    return block.setting != family and any(other.setting == family for other in found)
 
 
 def _details(summary: str, text: str) -> str:

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.audit import Options, audit, audit_tally
+from evenprune.audit import Options, audit_tally
+from evenprune.evidence import Demand
+from evenprune.groups import group_cells
 from evenprune.maximum import Range
+from evenprune.paired import compare
 from evenprune.paper_cells import Spread
 from evenprune.tally import IntArray, Tally
 from evenprune.verdict import Audit, Comparison, Difference
@@ -265,14 +268,25 @@ def partner(row: Row, rows: Iterable[Row], answers: Mapping[tuple[Any, ...], Any
 def compared(
     first: tuple[Bits, Bits], second: tuple[Bits, Bits], groups: IntArray, tolerance: float
 ) -> Comparison:
-    """The second run against the first, sample by sample; each is (dense right, run right)."""
-    found = audit(
-        dense_correct=second[0],
-        pruned_correct={"first": first[1], "second": second[1]},
-        groups=groups,
-        tolerance=tolerance,
-    )
-    return found.comparisons[0]
+    """The second run against the first, sample by sample; each is (dense right, run right).
+
+    The comparison that an audit of both would make, without the two audits.
+    """
+    tally = pair_tally(second[0], first[1], second[1], groups)
+    options = Options(tolerance=tolerance)
+    demand = Demand(options.tolerance, options.confidence, options.seed)
+    (found,) = compare(tally, group_cells(tally.cells, tally.attributes, each=False), demand)
+    return found
+
+
+def pair_tally(dense: Bits, first: Bits, second: Bits, groups: IntArray) -> Tally:
+    """How often each of the eight patterns of right and wrong occurs in each group that has samples."""
+    present, cell = np.unique(groups, return_inverse=True)
+    pattern = dense + 2 * first + 4 * second  # [samples] bit 0: the dense model, bits 1 and 2: the two runs
+    count = np.bincount(8 * cell + pattern, minlength=8 * present.size)
+    places, patterns = np.arange(present.size).repeat(8), np.tile(np.arange(8), present.size)
+    cells = tuple((str(group),) for group in present.tolist())
+    return Tally(("group",), cells, ("first", "second"), places, patterns, count)
 
 
 def clear(differences: Iterable[Difference], better: int) -> tuple[int, int]:

@@ -137,6 +137,66 @@ def test_the_forest_plot_is_drawn_to_scale(show):
         assert right == pytest.approx(x_last + (upper - last) / (first - last) * (x_first - x_last), abs=0.7)
 
 
+def boxes(elements) -> list[list[float]]:
+    """Left, top, right and bottom of each on the screen."""
+    return elements.evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect()).map((b) => [b.left, b.top, b.right, b.bottom])"
+    )
+
+
+def with_levels(document: dict, key: str, levels: list[float]) -> dict:
+    for group, level in zip(document["groups"], levels, strict=True):
+        group[key] = level
+    return document
+
+
+LEVELS = {
+    "all 100": [1.0, 1.0, 1.0, 1.0],
+    "near 100": [1.0, 0.9995, 0.98, 0.61],
+    "near 0": [0.0, 0.002, 0.04, 0.05],
+    "middle": [0.4, 0.45, 0.52, 0.6],
+}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("dense", LEVELS)
+@pytest.mark.parametrize("pruned", ["all 100", "near 0"])
+def test_the_axes_of_accuracies_end_at_0_and_100_and_show_all_their_numbers(show, dense, pruned, width):
+    document = with_levels(audit_documents.document(4, verdict="pass"), "dense", LEVELS[dense])
+    page = show(with_levels(document, "pruned", LEVELS[pruned]), viewport={"width": width, "height": 800})
+    picture = page.locator("#scatter")
+    left, top, right, bottom = boxes(picture)[0]
+    shown = numbers(picture.locator("text.soft").all_text_contents())
+    assert len(shown) > 4
+    assert 0 <= min(shown) <= max(shown) <= 100
+    for box in boxes(picture.locator("text, .point")):
+        assert left <= box[0]
+        assert top <= box[1]
+        assert box[2] <= right
+        assert box[3] <= bottom
+    (title,) = boxes(picture.locator("text[transform]"))
+    assert all(title[2] < box[0] for box in boxes(picture.locator("text.soft[text-anchor=end]")))
+
+
+@pytest.mark.browser
+def test_the_axis_of_a_loss_knows_no_100(show):
+    document = audit_documents.document(4, verdict="inconclusive", measure="loss")
+    with_levels(document, "dense", [-0.5, 0.7, 1.2, 1.4])
+    page = show(with_levels(document, "pruned", [0.001, 0.7, 1.2, 1.4]))
+    texts = page.locator("#scatter text.soft[text-anchor=middle]").all_text_contents()
+    assert (min(numbers(texts)), max(numbers(texts))) == (-0.5, 1.5)
+    assert min(numbers(page.locator("#scatter text.soft[text-anchor=end]").all_text_contents())) == 0
+
+
+@pytest.mark.browser
+def test_a_mark_at_the_edge_of_the_picture_has_its_name(show):
+    document = with_levels(audit_documents.document(4, verdict="pass"), "dense", [1.0, 0.98, 0.97, 0.96])
+    page = show(with_levels(document, "pruned", [1.0, 0.97, 0.96, 0.95]))
+    names = page.locator("#scatter .label").all_text_contents()
+    assert set(names) == {group["group"] for group in document["groups"]}
+
+
 @pytest.mark.browser
 def test_it_sorts_on_every_column_and_says_so(show):
     page = show(audit_documents.document(24, verdict="inconclusive"))

@@ -189,6 +189,13 @@ def test_the_page_refers_to_nothing_outside(report):
     assert addresses == {"http://www.w3.org/2000/svg"}  # the name of a language, not a place
 
 
+def test_its_style_is_what_is_in_the_package(report):
+    style = paper_page.to_html(report).split("<style>\n")[1].split("</style>")[0]
+    package = pathlib.Path(paper_page.__file__).parent
+    shared = [(package / name).read_text(encoding="utf-8") for name in ("page_base.css", "paper_page.css")]
+    assert style == "".join(shared)
+
+
 def hostile(few: Documents) -> Documents:
     documents = copy.deepcopy(few)
     main, traces = documents["cifar100.json"], documents["cifar100_multipliers.json"]

@@ -8,30 +8,31 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from evenprune.wording import shorten, visible
 
+PACKAGE: Traversable = resources.files("evenprune")
 LONGEST_NAME = 400  # keeps a page of 1,000 groups small even when their names are not
 
 
-def filled(template: str, fields: Mapping[str, str]) -> str:
-    """The page of a template file; the data must come as text that is safe at its place."""
-    page = assembled(template)
+def filled(template: str, fields: Mapping[str, str], *, folder: Traversable = PACKAGE) -> str:
+    """The page of a template file in a folder; the data must come as text that is safe at its place."""
+    page = assembled(template, folder)
     values = {**fields, "POLICY": content_policy(page)}
     # One pass, so that a name that looks like a field is not filled in turn.
     return re.sub(r"@@([A-Z]+)@@", lambda match: values[match[1]], page)
 
 
-@functools.cache
-def assembled(template: str) -> str:
-    """The template file, with the file itself wherever it names one: @@page_base.css@@."""
-    folder = resources.files("evenprune")
+def assembled(template: str, folder: Traversable = PACKAGE) -> str:
+    """The template file, with the package's file itself wherever it names one: @@page_base.css@@."""
+    text = folder.joinpath(template).read_text(encoding="utf-8")
+    return re.sub(r"@@([a-z_]+\.[a-z]+)@@\n", lambda match: _shared(match[1]), text)
 
-    def text_of(name: str) -> str:
-        return folder.joinpath(name).read_text(encoding="utf-8")
 
-    return re.sub(r"@@([a-z_]+\.[a-z]+)@@\n", lambda match: text_of(match[1]), text_of(template))
+def _shared(name: str) -> str:
+    return PACKAGE.joinpath(name).read_text(encoding="utf-8")
 
 
 @functools.cache
