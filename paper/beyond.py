@@ -1,4 +1,4 @@
-"""Does it hold on unseen data? CIFAR-100, with a held-out part that neither the dense nor any run trains on.
+"""Does it hold on unseen data? With a held-out part that neither the dense model nor any run trains on.
 
     python paper/beyond.py dense          the dense model, trained without the held-out images
     python paper/beyond.py dense --folds 4    those for cross-fitting, each trained without a fold as well
@@ -8,7 +8,8 @@
     python paper/beyond.py show           the tables, as text
     python paper/beyond.py page           the same and pictures, as one HTML file
 
-Any of them can be killed and started again. README.md says more.
+All of them know two data sets, --dataset cifar100 and utkface. Any can be killed and started again. README.md
+says more.
 """
 
 import argparse
@@ -24,13 +25,11 @@ if __package__ in (None, ""):  # run as a file: its neighbours are found from th
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evenprune import atomic
-from evenprune.augment import Both, Crop, Flip
-from evenprune.data import cifar100
-from evenprune.models import cifar_resnet56
-from evenprune.recipe import Recipe, Run, Split
+from evenprune.recipe import Recipe, Run
 from evenprune.tally import InputProblems
 from paper import (
     beyond_cells,
+    beyond_dense,
     beyond_folds,
     beyond_page,
     beyond_results,
@@ -40,16 +39,13 @@ from paper import (
     command_line,
     dense_model,
     runner,
+    utkface,
 )
-from paper import cifar100 as tables
-from paper.beyond_cells import FORMULATIONS, KINDS, STUDY, Cell, Grid
+from paper.beyond_cells import DATASET, FORMULATIONS, KINDS, STUDY, Cell, Grid, amount
+from paper.beyond_data import LATE, SOURCES, Source
+from paper.beyond_results import Origin
 from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import ROOT, Start, Where
-
-AUGMENT = Both(Crop(4), Flip())
-LATE = ("train", "audit")  # evaluated after the last epoch only
-RECIPE = replace(runner.RECIPE, only_at_end=LATE, importance_batches=50)
-
 
 # --- training ---
 
@@ -63,7 +59,7 @@ def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> N
         rows, answers = train(start, part, missing, recipe, where)
         # The answers first: after a kill in between, a row without answers would never get them.
         path = beyond_results.correct_path(where.results)
-        beyond_results.add_correct(path, start, part[0].groups, answers)
+        beyond_results.add_correct(path, start, answers, dataset=part[0].dataset, groups=part[0].groups)
         beyond_results.add_runs(where.results, rows)
         where.say(
             f"Fleet {number} of {len(parts)}: {len(part)} runs, {rows[0]['seconds']:.1f} s each; "
@@ -107,125 +103,91 @@ def train(
 # --- data and the dense model ---
 
 
-def splits_in(
-    folder: Path, groups: Any, *, heldout: int, used: int | None
-) -> tuple[dict[str, Split], tuple[str, ...]]:
-    data = cifar100.load(folder, groups=groups)
-    train, test = (cifar100.split(images, groups) for images in (data.train, data.test))
-    return beyond_splits.three_splits(train, test, per_class=heldout, used=used), data.groups
+def source_of(flags: argparse.Namespace) -> Source:
+    return SOURCES[flags.dataset]
+
+
+def origin_of(flags: argparse.Namespace) -> Origin:
+    return Origin(flags.dataset, flags.heldout)
 
 
 def weights_of(flags: argparse.Namespace) -> Path:
-    return flags.weights or PAPER / "weights" / f"cifar100_heldout{flags.heldout}.safetensors"
+    name = f"{source_of(flags).weights}_heldout{flags.heldout:g}.safetensors"
+    return flags.weights or PAPER / "weights" / name
 
 
 def start_from(flags: argparse.Namespace, where: Where) -> Start:
     """The dense model and the data, checked against the results file before anything is trained."""
-    weights = weights_of(flags)
-    model = dense_model.load_weights(weights, cifar_resnet56())
-    splits, names = splits_in(flags.data, flags.groups, heldout=flags.heldout, used=flags.heldout_used)
-    refuse_other_dense(where.results, weights, heldout=flags.heldout, images=beyond_splits.identity(splits))
-    return runner.measure(model, splits, names, recipe=RECIPE, where=where)
+    source, weights, origin = source_of(flags), weights_of(flags), origin_of(flags)
+    model = dense_model.load_weights(weights, source.network())
+    refuse_other_size(flags, where)
+    images = source.read(flags, flags.groups)
+    splits = images.splits(heldout=flags.heldout, used=flags.heldout_used)
+    seen = beyond_splits.identity(splits)
+    beyond_dense.refuse_other(where.results, weights, origin=origin, images=seen)
+    return runner.measure(model, splits, images.names, recipe=source.recipe, where=where, facts=images.facts)
 
 
-def refuse_other_dense(results: Path, weights: Path, *, heldout: int, images: str) -> None:
-    """The held-out images must be those that this very dense model has not seen."""
-    held = beyond_results.dense_of(beyond_results.read(results), heldout)
-    if held is None:
-        raise InputProblems(
-            [f"{results} does not say which images {weights} was trained on; train it first, with `dense`"]
-        )
-    if held["sha256"] != dense_model.digest(weights):
-        raise InputProblems([f"{results} is of another dense model than {weights}"])
-    if held["training_images"] != images:
-        raise InputProblems(
-            [f"{weights} was trained on other images than these with {heldout} a class held out: its "
-             "held-out images would not be unseen. Are the pixels those of the official files?"]
-        )  # fmt: skip
+def refuse_other_size(flags: argparse.Namespace, where: Where) -> None:
+    if source_of(flags).image_size is not None:
+        held = beyond_results.dense_of(beyond_results.read(where.results), origin_of(flags))
+        utkface.refuse_other_size(held, flags.image_size, where.results)
 
 
 def dense(flags: argparse.Namespace, where: Where) -> None:
     if flags.folds:
         dense_folds(flags, where)
         return
-    weights, held = weights_of(flags), beyond_results.read(where.results)
-    if weights.exists() and beyond_results.dense_of(held, flags.heldout) is not None:
+    weights, origin = weights_of(flags), origin_of(flags)
+    if beyond_dense.is_trained(weights, where, origin=origin):
+        refuse_other_size(flags, where)
         where.say(f"The dense model is trained: {weights}. Remove that file to train it again.")
         return
-    runs = [run for run in held["runs"] if run["heldout_per_class"] == flags.heldout]
-    if runs:
-        other = f"{where.results} has {len(runs)} runs of a dense model whose weights are not {weights}"
-        raise InputProblems([f"{other}; put them back, or give --results another file"])
-    splits, names = splits_in(flags.data, "class", heldout=flags.heldout, used=None)
-    recipe, settings = dense_recipe(flags)
-    document = train_dense(
-        cifar_resnet56(), splits, names, weights, recipe, where, heldout=flags.heldout, settings=settings
-    )
-    told = ", ".join(f"{value:.2%} {split}" for split, value in document["accuracy"].items())
-    where.say(f"Dense model: {told}, {document['seconds']:.0f} s; {weights}")
-
-
-def dense_recipe(flags: argparse.Namespace) -> tuple[Recipe, dict[str, Any]]:
-    """How dense models are trained, and what the results file says of it; seeds the first weights."""
-    torch.manual_seed(flags.seed)
-    settings = {"epochs": flags.epochs, "lr": flags.lr, "batch": flags.batch}
-    recipe = replace(recipe_for(flags, tables.dense_recipe(**settings)), only_at_end=LATE)
-    return recipe, settings | {"seed": flags.seed, "as": "paper/cifar100.py dense"}
+    start, recipe, told = untrained(flags, where)
+    document = beyond_dense.train(start, weights, recipe, where, origin=origin, **told)
+    where.say(f"{beyond_dense.sentence(document)}; {weights}")
 
 
 def dense_folds(flags: argparse.Namespace, where: Where) -> None:
     """The dense models without a fold each, from the same first weights as the one with all."""
-    weights = beyond_folds.weights_of(weights_of(flags), flags.folds)
-    if beyond_folds.is_trained(weights, where, heldout=flags.heldout):
+    weights, origin = beyond_folds.weights_of(weights_of(flags), flags.folds), origin_of(flags)
+    if beyond_folds.is_trained(weights, where, origin=origin):
+        refuse_other_size(flags, where)
         where.say(f"The dense models are trained: {weights[0]} … Remove that file to train them again.")
         return
-    splits, names = splits_in(flags.data, "class", heldout=flags.heldout, used=None)
-    recipe, settings = dense_recipe(flags)
-    document = beyond_folds.train(
-        cifar_resnet56(), splits, names, weights, recipe, where, heldout=flags.heldout, settings=settings
-    )
+    start, recipe, told = untrained(flags, where)
+    document = beyond_folds.train(start, weights, recipe, where, origin=origin, **told)
     where.say(f"{beyond_folds.sentence(document)}; {weights[0]} …")
 
 
-def train_dense(
-    model: torch.nn.Module,
-    splits: dict[str, Split],
-    names: Sequence[str],
-    weights: Path,
-    recipe: Recipe,
-    where: Where,
-    *,
-    heldout: int,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    """Train, write the weights, and say in the results file which images they have seen."""
-    untrained = runner.measure(model, splits, names, recipe=recipe, where=where)
-    trained = dense_model.train_dense(untrained, recipe, where, seed=settings["seed"])
-    dense_model.write_weights(weights, trained.fitted[0].model)
-    start = runner.measure(trained.fitted[0].model, splits, names, recipe=recipe, where=where)
-    document = {
-        "heldout_per_class": heldout,
-        "weights": weights.name,
-        "sha256": dense_model.digest(weights),
-        "training_images": beyond_splits.identity(splits),
-        "accuracy": {s: float(answers.correct.double().mean()) for s, answers in start.answers.items()},
-        "recipe": settings,
-        "seconds": round(trained.seconds, 3),
-        "versions": runner.versions(where.device),
-        "commit": where.commit,
-    }
-    beyond_results.set_dense(where.results, document)
-    return document
+def untrained(flags: argparse.Namespace, where: Where) -> tuple[Start, Recipe, dict[str, Any]]:
+    """Where dense models begin, how they are trained, and how they are told of and stored."""
+    source, settings = source_of(flags), {name: getattr(flags, name) for name in ("epochs", "lr", "batch")}
+    recipe = replace(recipe_for(flags, source.dense_recipe(**settings)), only_at_end=LATE)
+    torch.manual_seed(flags.seed)
+    model, images = source.network(), source.read(flags, source.groups[-1])
+    splits = images.splits(heldout=flags.heldout)
+    where.say(f"Held out: {beyond_dense.sizes(splits['heldout'], images.names)}.")
+    start = runner.measure(model, splits, images.names, recipe=recipe, where=where, facts=images.facts)
+    settings |= {"seed": flags.seed, "as": source.dense_as}
+    return start, recipe, {"settings": settings, "half": source.half}
 
 
 # --- commands ---
 
 
 def grid_of(flags: argparse.Namespace) -> Grid:
-    names = ("groups", "sparsity", "tolerance", "pair_tolerance", "loss_tolerance", "buffer", "refresh")
+    """What is not told is usual for the data set at that sparsity."""
+    names = ("dataset", "groups", "sparsity", "pair_tolerance", "loss_tolerance", "buffer", "refresh")
     told = {name: getattr(flags, name) for name in (*names, "heldout_used", "epochs", "folds")}
-    told["heldout_per_class"] = flags.heldout
-    return Grid(**told, steps=flags.dual_lr, el_steps=flags.el_dual_lr)
+    source, sparsity = source_of(flags), flags.sparsity
+    return Grid(
+        **told,
+        tolerance=source.tolerance(sparsity) if flags.tolerance is None else flags.tolerance,
+        steps=flags.dual_lr or source.steps(sparsity),
+        el_steps=flags.el_dual_lr or source.el_steps(sparsity),
+        heldout_per_class=flags.heldout,
+    )
 
 
 def study_methods(flags: argparse.Namespace) -> list[str]:
@@ -236,20 +198,24 @@ def study_methods(flags: argparse.Namespace) -> list[str]:
 
 
 def recipe_of(flags: argparse.Namespace, *, augment: bool) -> Recipe:
-    recipe = runner.shortened(recipe_for(flags, RECIPE), flags.epochs)
+    source = source_of(flags)
+    recipe = runner.shortened(recipe_for(flags, source.recipe), flags.epochs)
     recipe = replace(recipe, importance_batches=flags.importance_batches)
-    return replace(recipe, augment=AUGMENT) if augment else recipe
+    return replace(recipe, augment=source.augment) if augment else recipe
 
 
 def run_cells(flags: argparse.Namespace, where: Where, names: Sequence[str]) -> None:
+    wanted = {
+        augment: beyond_cells.cells_of(grid_of(flags), names=names, seeds=flags.seeds, augment=augment)
+        for augment in (word == "yes" for word in flags.augment)
+    }
     start = start_from(flags, where)
     if any(KINDS[name].crossed for name in names):
         weights = beyond_folds.weights_of(weights_of(flags), flags.folds)
-        train = start.data.train
-        held = beyond_folds.load(weights, cifar_resnet56, train, where.results, heldout=flags.heldout)
+        network, train, origin = source_of(flags).network, start.data.train, origin_of(flags)
+        held = beyond_folds.load(weights, network, train, where.results, origin=origin)
         start = beyond_folds.with_folds(start, held)
-    for augment in (word == "yes" for word in dict.fromkeys(flags.augment)):
-        cells = beyond_cells.cells_of(grid_of(flags), names=names, seeds=flags.seeds, augment=augment)
+    for augment, cells in wanted.items():
         fill(start, cells, recipe_of(flags, augment=augment), where)
 
 
@@ -273,9 +239,9 @@ def finished(flags: argparse.Namespace, where: Where) -> None:
     ]
     for line in beyond_table.finished(held["runs"], wanted):
         where.say(line)
-    for model in held.get("dense", []):
+    for model in beyond_results.of_dataset(held, flags.dataset).get("dense", []):
         accuracy = ", ".join(f"{value:.2%} {split}" for split, value in model["accuracy"].items())
-        where.say(f"dense model, {model['heldout_per_class']} a class held out: {accuracy}")
+        where.say(f"dense model, {amount(model['heldout_per_class'], 'class')} held out: {accuracy}")
 
 
 def _formulations(flags: argparse.Namespace) -> list[str]:
@@ -284,7 +250,7 @@ def _formulations(flags: argparse.Namespace) -> list[str]:
 
 
 def show(flags: argparse.Namespace, where: Where) -> None:
-    held = beyond_results.read(where.results)
+    held = beyond_results.of_dataset(beyond_results.read(where.results), flags.dataset)
     correct = beyond_results.read_correct(beyond_results.correct_path(where.results))
     for line in beyond_table.lines(held, correct, tolerance=flags.tolerance):
         where.say(line)
@@ -294,7 +260,8 @@ def page(flags: argparse.Namespace, where: Where) -> None:
     """What `show` prints, in words and with pictures, as one HTML file."""
     files = [where.results, beyond_results.correct_path(where.results)]
     refuse_target(flags.to, files)
-    held, correct = beyond_results.read(files[0]), beyond_results.read_correct(files[1])
+    held = beyond_results.of_dataset(beyond_results.read(files[0]), flags.dataset)
+    correct = beyond_results.read_correct(files[1])
     there = [str(file) for file in files if file.exists()]
     atomic.write_text(flags.to, beyond_page.to_html(held, correct, tolerance=flags.tolerance, files=there))
     where.say(f"Page: {flags.to.resolve()}")
@@ -323,17 +290,32 @@ COMMANDS: Commands = {
 }
 
 
-def add_grid(part: argparse.ArgumentParser, augment: Sequence[str]) -> None:
+def samples_in(text: str) -> float:
+    """A number of samples, 50, or a share of them, 0.2."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 < value < 1 or (value >= 1 and value.is_integer())):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples, such as 50, nor a share, as 0.2")
+    return value if value < 1 else int(value)
+
+
+def add_grid(part: argparse.ArgumentParser, source: Source, augment: Sequence[str]) -> None:
     """The flags that make the cells."""
-    grid = Grid(groups="superclass")
+    grid = Grid(groups=source.groups[0], sparsity=source.sparsity, refresh=source.refresh)
     command_line.add_seeds(part)
-    command_line.add_fleet(part, 45)
-    part.add_argument("--groups", choices=list(cifar100.GROUPS), default=grid.groups)
+    command_line.add_fleet(part, source.fleet)
+    part.add_argument("--groups", choices=source.groups, default=grid.groups)
     part.add_argument("--methods", nargs="+", choices=list(KINDS), metavar="METHOD", help="; ".join(KINDS))
     part.add_argument("--augment", nargs="+", choices=("no", "yes"), default=list(augment))
-    part.add_argument("--dual-lr", type=float, nargs="+", default=list(grid.steps), help="to choose from")
-    part.add_argument("--el-dual-lr", type=float, nargs="+", default=list(grid.el_steps), help="of EL + RB")
-    part.add_argument("--heldout-used", type=int, help="held-out samples a group to look at (all)")
+    for flag, steps, told in (
+        ("--dual-lr", source.steps, "to choose from"),
+        ("--el-dual-lr", source.el_steps, "of EL + RB"),
+    ):
+        usual = " ".join(f"{step:g}" for step in steps(grid.sparsity))
+        part.add_argument(flag, type=float, nargs="+", help=f"{told} (at {grid.sparsity:g}: {usual})")
+    part.add_argument("--heldout-used", type=samples_in, help="held-out samples a group to look at (all)")
     for flag, default, told in (
         ("--sparsity", grid.sparsity, "0.95 leaves one weight in twenty"),
         ("--pair-tolerance", grid.pair_tolerance, "of Ψ_PW and all pairs"),
@@ -342,30 +324,57 @@ def add_grid(part: argparse.ArgumentParser, augment: Sequence[str]) -> None:
         ("--refresh", grid.refresh, "steps from one pass over the held-out samples to the next"),
         ("--folds", grid.folds, "of cross-fitting"),
         ("--epochs", grid.epochs, "a quarter of them prune"),
-        ("--importance-batches", RECIPE.importance_batches, "of FairGRAPE's scores"),
+        ("--importance-batches", source.recipe.importance_batches, "of FairGRAPE's scores"),
     ):
         part.add_argument(flag, type=type(default), default=default, help=f"{told} (%(default)s)")
 
 
-def parser() -> argparse.ArgumentParser:
+def add_data(part: argparse.ArgumentParser, dataset: str | None, source: Source) -> None:
+    """Which images, and which of them are held out."""
+    part.add_argument("--dataset", choices=list(SOURCES), default=dataset, help=f"({dataset or 'all'})")
+    part.add_argument(
+        "--heldout",
+        type=samples_in,
+        default=source.heldout,
+        help="of each class: a number of images, or a share such as 0.2 (%(default)s)",
+    )
+    part.add_argument("--weights", type=Path, help=f"(weights/{source.weights}_heldout<N>.safetensors)")
+    if source.image_size is not None:
+        part.add_argument("--image-size", type=int, default=source.image_size, help="in pixels (%(default)s)")
+
+
+def parser(dataset: str = DATASET) -> argparse.ArgumentParser:
+    """With what is usual for a data set; `show` and `page` are of all, unless told."""
     told, parts = command_line.parser(__doc__, COMMANDS)
-    command_line.add_places(parts, "cifar100")
+    source = SOURCES[dataset]
+    command_line.add_places(parts, dataset)
     for name, part in parts.items():
+        shown = name in ("show", "page")
         part.set_defaults(results=PAPER / "results" / "beyond.json", work=ROOT / "runs" / "beyond")
-        part.add_argument("--heldout", type=int, default=50, help="images of each class (%(default)s)")
-        part.add_argument("--weights", type=Path, help="(weights/cifar100_heldout<N>.safetensors)")
+        add_data(part, None if shown else dataset, source)
         if name != "dense":
-            part.add_argument("--tolerance", type=float, default=beyond_cells.TOLERANCE)
+            usual = beyond_cells.TOLERANCE if shown else None
+            part.add_argument("--tolerance", type=float, default=usual, help="of max ψ, a fraction")
     for name, augment in (("study", ("no", "yes")), ("formulations", ("no",)), ("list", ("no", "yes"))):
-        add_grid(parts[name], augment)
+        add_grid(parts[name], source, augment)
     parts["page"].add_argument("--to", type=Path, default=Path("beyond.html"), help="(%(default)s)")
-    command_line.add_dense_settings(parts["dense"], epochs=200, lr=0.1, batch=256)
+    command_line.add_dense_settings(parts["dense"], **source.dense)
     parts["dense"].add_argument("--folds", type=int, help="so many models, each trained without its fold")
     return told
 
 
+def dataset_in(words: Sequence[str]) -> str:
+    """The data set that a command line names: what is usual depends on it."""
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--dataset", default=DATASET)
+    first.add_argument("--data")  # no abbreviation of the other
+    named = str(first.parse_known_args(words)[0].dataset)
+    return named if named in SOURCES else DATASET  # then the whole parser refuses it
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    return command_line.run(parser(), COMMANDS, arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    return command_line.run(parser(dataset_in(words)), COMMANDS, words)
 
 
 if __name__ == "__main__":

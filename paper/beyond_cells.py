@@ -10,6 +10,7 @@ from evenprune import methods
 from evenprune.plan import Method
 from evenprune.tally import InputProblems
 
+DATASET = "cifar100"  # of rows that name none
 TOLERANCE = 0.01
 PAIR_TOLERANCE = 0.02  # of Ψ_PW and of all pairs: |ψ| ≤ 1 % for all groups bounds Δ_i − Δ_j by 2 %
 LOSS_TOLERANCE = 0.05  # of CELG, in nats
@@ -24,17 +25,20 @@ NEAR = 1e-9  # 0.01 is not above 0.01
 class Cell:
     """One run; what makes it that one and no other."""
 
+    dataset: str = DATASET
     method: str
-    groups: str  # "superclass" or "class"
+    groups: str  # "superclass" or "class"; "race"
     sparsity: float
     seed: int
-    augment: bool = False  # crops and flips in fine-tuning
+    augment: bool = False  # flips, and crops of CIFAR-100, in fine-tuning
     tolerance: float | None = None  # fractions; None where the method has none
     dual_lr: float | None = None
     buffer: int | None = None  # length of the rings
     refresh: int | None = None  # steps between passes over the held-out samples
-    heldout_per_class: int = 50  # samples of a class that the dense model was not trained on
-    heldout_used: int | None = None  # of them, how many a group are looked at; None: all
+    # Samples of a class that the dense model was not trained on, and of these, samples of a group that are
+    # looked at; below 1, a share of them. None: all.
+    heldout_per_class: float = 50
+    heldout_used: float | None = None
     epochs: int = 60
     folds: int | None = None  # of cross-fitting: as many companions
 
@@ -108,6 +112,7 @@ KINDS = STUDY | FURTHER | FORMULATIONS
 class Grid:
     """The settings that all cells of a call share."""
 
+    dataset: str = DATASET
     groups: str
     sparsity: float = 0.95
     tolerance: float = TOLERANCE
@@ -117,8 +122,8 @@ class Grid:
     el_steps: Sequence[float] = EL_STEPS
     buffer: int = BUFFER
     refresh: int = REFRESH
-    heldout_per_class: int = 50
-    heldout_used: int | None = None
+    heldout_per_class: float = 50
+    heldout_used: float | None = None
     epochs: int = 60
     folds: int = FOLDS
 
@@ -128,7 +133,7 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
     problems = [
         f"there is no method {name!r}; there are {', '.join(KINDS)}" for name in names if name not in KINDS
     ]
-    if "all pairs" in names and grid.groups != "superclass":
+    if "all pairs" in names and grid.groups == "class":
         problems.append("all pairs are for superclasses: 100 classes would be 9,900 constraints")
     if problems:
         raise InputProblems(problems)
@@ -141,6 +146,7 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
         tolerances = {"pairs": grid.pair_tolerance, "loss": grid.loss_tolerance, "none": None}
         found += [
             Cell(
+                dataset=grid.dataset,
                 method=name,
                 groups=grid.groups,
                 sparsity=grid.sparsity,
@@ -187,8 +193,19 @@ def members(cell: Cell) -> int:
     return 1 + (cell.folds or 0)
 
 
-def key_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(values.get(name) for name in IDENTITY)
+def amount(value: float, of: str) -> str:
+    """A number of samples, or below 1 a share: "50 a class", "20 % of each class"."""
+    return f"{100 * value:g} % of each {of}" if 0 < value < 1 else f"{value:g} a {of}"
+
+
+def dataset_of(values: Mapping[str, Any]) -> str:
+    """Of a row, or of what is said of dense models."""
+    return str(values.get("dataset") or DATASET)
+
+
+def key_of(values: Mapping[str, Any], names: Sequence[str] = IDENTITY) -> tuple[Any, ...]:
+    """What tells one cell from another, or by other names what several have in common."""
+    return tuple(dataset_of(values) if name == "dataset" else values.get(name) for name in names)
 
 
 def missing(rows: Iterable[Mapping[str, Any]], cells: Iterable[Cell]) -> list[Cell]:
@@ -208,8 +225,7 @@ def chosen(rows: Iterable[Mapping[str, Any]], tolerance: float = TOLERANCE) -> l
     """
     settings: dict[tuple[Any, ...], dict[Any, list[Mapping[str, Any]]]] = {}
     for row in rows:
-        setting = tuple(row.get(name) for name in SETTING)
-        settings.setdefault(setting, {}).setdefault(row["dual_lr"], []).append(row)
+        settings.setdefault(key_of(row, SETTING), {}).setdefault(row["dual_lr"], []).append(row)
     return [row for steps in settings.values() for row in steps[_best(steps, tolerance)]]
 
 

@@ -4,7 +4,7 @@ Folds share out every class evenly, and follow the images, not their order, as t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from evenprune import folds, methods
 from evenprune.folds import Folds
+from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.training import Fitted
-from paper import beyond_results, beyond_splits, dense_model, runner
+from paper import beyond_dense, beyond_results, beyond_splits, dense_model, runner
+from paper.beyond_results import Origin
 from paper.runner import Start, Where
 
 
@@ -40,13 +41,13 @@ def weights_of(dense: Path, count: int) -> list[Path]:
     return [dense.with_name(f"{dense.stem}_fold{fold}of{count}{dense.suffix}") for fold in range(count)]
 
 
-def is_trained(weights: Sequence[Path], where: Where, *, heldout: int) -> bool:
+def is_trained(weights: Sequence[Path], where: Where, *, origin: Origin) -> bool:
     """Whether weights and results are there; refused where the results have runs of weights that are not."""
     held = beyond_results.read(where.results)
-    entry = beyond_results.folds_of(held, heldout, len(weights))
+    entry = beyond_results.folds_of(held, origin, len(weights))
     if entry is not None and all(path.exists() for path in weights):
         return True
-    runs = [r for r in held["runs"] if (r["heldout_per_class"], r.get("folds")) == (heldout, len(weights))]
+    runs = [run for run in held["runs"] if (Origin.of(run), run.get("folds")) == (origin, len(weights))]
     if runs:
         absent = ", ".join(str(path) for path in weights if not path.exists()) or "described there"
         other = f"{where.results} has {len(runs)} cross-fitted runs of dense models that are not {absent}"
@@ -55,33 +56,37 @@ def is_trained(weights: Sequence[Path], where: Where, *, heldout: int) -> bool:
 
 
 def train(
-    model: nn.Module,
-    splits: dict[str, Split],
-    names: Sequence[str],
+    untrained: Start,
     weights: Sequence[Path],
     recipe: Recipe,
     where: Where,
     *,
-    heldout: int,
-    settings: dict[str, Any],
+    origin: Origin,
+    settings: Mapping[str, Any],
+    half: bool = False,
 ) -> dict[str, Any]:
-    """Train, write the weights, and say in the results file which images each has not seen."""
-    of = fold_of(splits["train"], len(weights))
-    untrained = runner.measure(model, splits, names, recipe=recipe, where=where)
+    """Train, write the weights, and say in the results file which images each has not seen.
+
+    half: each in half precision, if its accuracies stay.
+    """
+    of = fold_of(untrained.data.train, len(weights))
     start = with_folds(untrained, Folds(of))
     seed = settings["seed"]
     runs = [Run(method=methods.nft(), sparsity=0.0, seed=seed, without=fold) for fold in range(len(weights))]
     trained = runner.fit_fleet(start, runs, recipe, where, kind="dense-folds")
-    for path, one in zip(weights, trained.fitted, strict=True):
-        dense_model.write_weights(path, one.model)
+    stored = [
+        beyond_dense.store(path, replace(trained, fitted=[one]), untrained, recipe, where, half=half)
+        for path, one in zip(weights, trained.fitted, strict=True)
+    ]
     document = {
-        "heldout_per_class": heldout,
+        **asdict(origin),
         "folds": len(weights),
         "weights": [path.name for path in weights],
         "sha256": [dense_model.digest(path) for path in weights],
-        "fold_images": images_of(splits["train"], of),
-        "accuracy": accuracies(trained.fitted, of),
-        "recipe": settings,
+        "fold_images": images_of(untrained.data.train, of),
+        **untrained.facts,
+        "accuracy": accuracies([one.answers for one in stored], of),
+        "recipe": {**settings, "stored": [dense_model.precision_of(path) for path in weights]},
         "seconds": round(trained.seconds * len(weights), 3),
         "versions": runner.versions(where.device),
         "commit": where.commit,
@@ -90,12 +95,12 @@ def train(
     return document
 
 
-def accuracies(fitted: Sequence[Fitted], of: Tensor) -> dict[str, float]:
+def accuracies(models: Sequence[Mapping[str, Predictions]], of: Tensor) -> dict[str, float]:
     """Means over the models: on the training images that each has seen, on its fold, and on other splits."""
     found: dict[str, list[float]] = {}
-    for one in fitted:
-        right = {split: answers.correct.double() for split, answers in one.predictions.items()}
-        inside = of == one.run.without
+    for fold, one in enumerate(models):
+        right = {split: answers.correct.double() for split, answers in one.items()}
+        inside = of == fold
         found.setdefault("rest", []).append(float(right["train"][~inside].mean()))
         found.setdefault("fold", []).append(float(right["train"][inside].mean()))
         for split in ("heldout", "audit"):
@@ -104,10 +109,10 @@ def accuracies(fitted: Sequence[Fitted], of: Tensor) -> dict[str, float]:
 
 
 def load(
-    weights: Sequence[Path], make: Callable[[], nn.Module], train: Split, results: Path, *, heldout: int
+    weights: Sequence[Path], make: Callable[[], nn.Module], train: Split, results: Path, *, origin: Origin
 ) -> Folds:
     """Folds and models, checked against the results file: no model may have seen an image of its fold."""
-    held = beyond_results.folds_of(beyond_results.read(results), heldout, len(weights))
+    held = beyond_results.folds_of(beyond_results.read(results), origin, len(weights))
     again = f"train them first, with `dense --folds {len(weights)}`"
     if held is None:
         raise InputProblems([f"{results} knows no dense models of {len(weights)} folds; {again}"])

@@ -9,11 +9,10 @@ from evenprune.paper_wording import COARSE, duration
 from evenprune.wording import MISSING
 from paper import beyond_findings as findings
 from paper import beyond_words as words
-from paper.beyond_cells import STUDY
+from paper.beyond_cells import STUDY, dataset_of
 from paper.beyond_results import METHODS
 from paper.beyond_summary import (
     BETTER,
-    DATASET,
     DISPARITIES,
     MEASURES,
     Block,
@@ -224,13 +223,19 @@ def dense_table(models: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _dense_row(model: Mapping[str, Any]) -> str:
-    name = words.dataset(str(model.get("dataset") or DATASET))
+    name = words.dataset(dataset_of(model))
     accuracy, spent = model["accuracy"], model["seconds"]
     cells = "".join(cell(text) for text in findings.accuracies(accuracy, HELD_SPLITS))
     return (
-        f"<tr>{row_head(str(model['heldout_per_class']), escaped(name))}{cells}{cell(duration(spent))}"
+        f"<tr>{row_head(_held_out(model), escaped(name))}{cells}{cell(duration(spent))}"
         f"<td><small>{escaped(model['weights'])}</small></td></tr>"
     )
+
+
+def _held_out(model: Mapping[str, Any]) -> str:
+    """Of a class: a number, or below 1 a share."""
+    value = model["heldout_per_class"]
+    return f"{100 * value:g} %" if 0 < value < 1 else f"{value:g}"
 
 
 def fold_table(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -243,7 +248,7 @@ def fold_table(entries: Sequence[Mapping[str, Any]]) -> str:
     }
     named = ["Held out a class", "folds", *splits.values()]
     body = "".join(
-        f"<tr>{row_head(str(one['heldout_per_class']))}{cell(str(one['folds']))}"
+        f"<tr>{row_head(_held_out(one), escaped(words.dataset(dataset_of(one))))}{cell(str(one['folds']))}"
         f"{''.join(cell(text) for text in findings.accuracies(one['accuracy'], splits))}</tr>"
         for one in entries
     )

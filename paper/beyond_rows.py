@@ -121,6 +121,7 @@ def row_of(
     accuracy = {split: float(answers[split].correct.double().mean()) for split in SPLITS}
     return {
         **asdict(cell),
+        **start.facts,
         **{split: {"accuracy": accuracy[split], **measures(counts[split])} for split in SPLITS},
         "changes": {split: counts[split] for split in COUNTED},
         "standard_error": {split: standard_error(counts[split]) for split in COUNTED},

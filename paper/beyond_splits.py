@@ -47,23 +47,23 @@ def take(split: Split, places: IntArray) -> Split:
 
 
 def three_splits(
-    train: Split, test: Split, *, per_class: int, used: int | None = None, seed: int = SEED
+    train: Split, test: Split, *, per_class: float, used: float | None = None, seed: int = SEED
 ) -> dict[str, Split]:
     """train, heldout (`per_class` of each class; of these at most `used` of each group), audit (all of test).
 
+    Both are numbers of samples, or below 1 shares: classes and groups of unequal size then keep theirs.
     heldout and audit are ordered by content.
     """
     keys = digests(train.inputs, seed)
     rank = ranks(keys, train.labels)
-    out = rank < per_class
-    _refuse(_sizes(train.labels, np.ones_like(out)), per_class, "class", spare=1)
+    out = rank < _most(train.labels, per_class, "class", spare=1)
     # The first of every class, then the second of every class, …: few of a group are spread over its classes.
     order = np.lexsort((np.array(keys), rank))
     order = order[out[order]]
     if used is not None:
-        _refuse(_sizes(train.groups, out), used, "group", spare=0)
-        place = ranks([f"{i:09d}" for i in range(len(order))], train.groups[torch.from_numpy(order)])
-        order = order[place < used]
+        groups = train.groups[torch.from_numpy(order)]
+        place = ranks([f"{i:09d}" for i in range(len(order))], groups)
+        order = order[place < _most(groups, used, "group", spare=0)]
     audit = np.argsort(np.array(digests(test.inputs, seed)), kind="stable")
     return {
         "train": take(train, np.flatnonzero(~out)),
@@ -77,13 +77,23 @@ def identity(splits: Mapping[str, Split]) -> str:
     return hashlib.sha256(" ".join(sorted(digests(splits["train"].inputs))).encode()).hexdigest()[:16]
 
 
-def _sizes(ids: Tensor, mask: IntArray) -> dict[int, int]:
-    values, counts = np.unique(ids.numpy()[mask.astype(bool)], return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def _refuse(sizes: Mapping[int, int], wanted: int, what: str, *, spare: int) -> None:
-    """Refuse to take more than there are; `spare`: how many must be left."""
-    least = min(sizes.values(), default=0) - spare
-    if not 1 <= wanted <= least:
-        raise InputProblems([f"{wanted} held-out samples a {what}: give 1 to {least}, all that there are"])
+def _most(ids: Tensor, wanted: float, what: str, *, spare: int) -> IntArray:
+    """[N]: how many are taken of each sample's class; refused where none is or fewer than `spare` stay."""
+    _, place, sizes = np.unique(ids.numpy(), return_inverse=True, return_counts=True)
+    if 0 < wanted < 1:
+        taken = np.rint(wanted * sizes).astype(np.int64)
+        wrong = sizes[(taken < 1) | (taken > sizes - spare)].tolist()
+        if wrong:
+            size = min(wrong)
+            raise InputProblems(
+                [f"a share of {wanted:g} held out is {round(wanted * size)} of the {size} samples of one "
+                 f"{what}: at least 1 must be{', and 1 be left' * spare}; give another share, or a number"]
+            )  # fmt: skip
+        return taken[place]
+    least = int(sizes.min(initial=len(ids))) - spare
+    if not (1 <= wanted <= least and wanted == int(wanted)):
+        raise InputProblems(
+            [f"{wanted:g} held-out samples a {what}: give 1 to {least}, all that there are, "
+             "or a share between 0 and 1"]
+        )  # fmt: skip
+    return np.full(len(ids), int(wanted))

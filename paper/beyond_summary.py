@@ -183,7 +183,7 @@ class _Paired:
         for row in rows:
             base = None if row["method"] == "NFT" else partner(row, self.rows, self.answers)
             if base is not None and key_of(row) in self.answers:
-                groups = groups_in(self.correct, row["groups"])
+                groups = groups_in(self.correct, row["groups"], Setting.of(row).dataset)
                 runs = self.answers[key_of(base)], self.answers[key_of(row)]
                 found.append(Pair(row, compared(*runs, groups, self.tolerance)))
         return tuple(found)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import DATASETS, sparsity
 from evenprune.wording import MISSING, visible
+from paper.beyond_cells import amount
 from paper.beyond_summary import Block, Constrained, Entry, Setting
 
 TITLES = {
@@ -67,10 +68,10 @@ def augmentation(setting: Setting) -> str:
 
 def title(setting: Setting) -> str:
     """Everything that tells a setting from others."""
-    used = "all of them" if setting.heldout_used is None else f"{setting.heldout_used} a group"
+    used = "all of them" if setting.heldout_used is None else amount(setting.heldout_used, "group")
     return (
         f"{dataset(setting.dataset)}, {visible(setting.groups)} groups, {setting.sparsity:.1%} sparse, "
-        f"{augmentation(setting)}, {setting.heldout_per_class} a class held out, {used} looked at, "
+        f"{augmentation(setting)}, {amount(setting.heldout_per_class, 'class')} held out, {used} looked at, "
         f"{setting.epochs} epochs"
     )
 
@@ -96,7 +97,7 @@ def short_titles(found: Sequence[Block], *, brief: bool = False) -> list[str]:
         "sparsity": lambda setting, _: f"{sparsity(setting.sparsity)} sparse",
         "augment": lambda setting, _: augmentation(setting),
         "heldout": lambda _, samples: f"{samples}{rest}",
-        "heldout_per_class": lambda setting, _: f"{setting.heldout_per_class} a class unseen",
+        "heldout_per_class": lambda setting, _: f"{amount(setting.heldout_per_class, 'class')} unseen",
         "epochs": lambda setting, _: f"{setting.epochs} epochs",
     }
     places = [(block.setting, block.heldout_samples) for block in found]

@@ -78,13 +78,20 @@ def load_weights(path: Path, model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def write_half(path: Path, trained: Trained, measure: Callable[[], Start], where: Where) -> Start:
+def write_half(
+    path: Path,
+    trained: Trained,
+    measure: Callable[[], Start],
+    where: Where,
+    *,
+    splits: Sequence[str] = SPLITS,
+) -> Start:
     """In half precision if the accuracies stay, else in full; returns what `measure` finds of the file."""
     (fitted,) = trained.fitted
     write_weights(path, fitted.model, half=True)
     start = measure()
     before, after = fitted.predictions, start.answers
-    moves = {s: float(after[s].correct.double().mean() - before[s].correct.double().mean()) for s in SPLITS}
+    moves = {s: float(after[s].correct.double().mean() - before[s].correct.double().mean()) for s in splits}
     if all(abs(move) <= SAME for move in moves.values()):
         return start
     told = ", ".join(f"{100 * move:+.2f} points on {split} data" for split, move in moves.items())

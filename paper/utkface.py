@@ -13,10 +13,11 @@ Images of 128 pixels; the paper used 200. Any of them can be killed and started 
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -124,12 +125,12 @@ def start_from(task: Task, flags: argparse.Namespace, where: Where) -> Start:
     weights, held = weights_of(task, flags), results_file.read(where.results)
     model = dense_model.load_weights(weights, network(task))
     dense_model.refuse_other_weights(held, task, weights, where.results)
-    refuse_other_size(held, task, flags.image_size, where.results)
+    refuse_other_size(results_file.dense_of(held, task), flags.image_size, where.results)
     return measured(model, faces_of(task, flags), where)
 
 
-def refuse_other_size(held: results_file.Document, task: Task, size: int, results: Path) -> None:
-    dense = results_file.dense_of(held, task)
+def refuse_other_size(dense: Mapping[str, Any] | None, size: int, results: Path) -> None:
+    """What the results file says of the dense model must be of images of this size."""
     if dense is not None and dense.get("image_size", size) != size:
         raise InputProblems(
             [

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import SGD
 
 from evenprune import constraint
-from evenprune.augment import Flip
+from evenprune.augment import Both, Crop, Flip
 from evenprune.folds import Folds
 from evenprune.models import small_cnn
 from evenprune.predict import Predictions
@@ -28,6 +28,7 @@ from evenprune.tally import InputProblems
 from paper import (
     beyond,
     beyond_cells,
+    beyond_dense,
     beyond_folds,
     beyond_results,
     beyond_rows,
@@ -38,6 +39,8 @@ from paper import (
     runner,
 )
 from paper.beyond_cells import FORMULATIONS, KINDS, STUDY, Cell, Grid, cells_of, chosen, method_of
+from paper.beyond_data import LATE, SOURCES, Images
+from paper.beyond_results import Origin
 from paper.runner import Start, Where
 from tests.test_paper_runner import images as images_of_four_classes
 
@@ -59,9 +62,10 @@ FEW = Recipe(
     pruning_epochs=1,
     batch_size=32,
     optimizer=partial(SGD, lr=0.02, momentum=0.9),
-    only_at_end=beyond.LATE,
+    only_at_end=LATE,
     importance_batches=2,
 )
+ORIGIN = Origin("cifar100", 10)
 
 
 def images(each: int, seed: int) -> Split:
@@ -99,6 +103,14 @@ def begin(folder: Path) -> Start:
     start = runner.measure(model.eval(), three(), NAMES, recipe=FEW, where=place(folder))
     of = beyond_folds.fold_of(split, GRID.folds)
     return beyond_folds.with_folds(start, Folds(of, (model,) * GRID.folds))
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """The commands on a few made-up images and a network for them."""
+    torch.set_num_threads(1)
+    made = Images(images(40, 0), images(20, 1), NAMES)
+    small = {"read": lambda *_: made, "network": tiny, "recipe": FEW, "augment": Flip()}
+    patch.setitem(SOURCES, "cifar100", replace(SOURCES["cifar100"], **small))
 
 
 def some_cells(*seeds: int) -> list[Cell]:
@@ -169,6 +181,58 @@ def test_more_samples_than_there_are_are_refused(per_class: int, used: int | Non
         beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=per_class, used=used)
 
 
+def unequal(each: Sequence[int], seed: int) -> Split:
+    """Four classes of so many images, each a group."""
+    made = images_of_four_classes(max(each), seed)
+    places = [np.flatnonzero((made.labels == label).numpy())[:n] for label, n in enumerate(each)]
+    kept = beyond_splits.take(made, np.concatenate(places))
+    return replace(kept, groups=kept.labels)
+
+
+@given(share=st.floats(0.05, 0.9), used=st.floats(0.3, 0.95))
+def test_shares_are_kept_by_groups_of_unequal_size(share: float, used: float) -> None:
+    sizes, test = [60, 40, 30, 20], images(5, 1)
+    splits = beyond_splits.three_splits(unequal(sizes, 0), test, per_class=share)
+    held = torch.bincount(splits["heldout"].labels, minlength=4).tolist()
+    assert held == [round(share * size) for size in sizes]
+    assert (torch.bincount(splits["train"].labels) + torch.tensor(held)).tolist() == sizes
+    assert not set(pictures(splits["train"])) & set(pictures(splits["heldout"]))
+    wanted = [round(used * size) for size in held]
+    if min(wanted) > 0:
+        few = beyond_splits.three_splits(unequal(sizes, 0), test, per_class=share, used=used)
+        assert torch.bincount(few["heldout"].groups, minlength=4).tolist() == wanted
+        assert set(pictures(few["heldout"])) <= set(pictures(splits["heldout"]))
+        assert beyond_splits.identity(few) == beyond_splits.identity(splits)
+
+
+def test_small_shares_are_a_part_of_large_ones_and_of_numbers() -> None:
+    def held_out(amount: float) -> set[bytes]:
+        return set(pictures(beyond_splits.three_splits(train, test, per_class=amount)["heldout"]))
+
+    train, test = unequal([60, 40, 30, 20], 0), images(5, 1)
+    assert held_out(0.1) < held_out(0.3)
+    assert held_out(0.05) <= held_out(3)  # at most three of each class
+    mixed = beyond_splits.take(train, np.random.default_rng(5).permutation(len(train)))
+    again = beyond_splits.three_splits(mixed, test, per_class=0.3)["heldout"]
+    assert pictures(again) == pictures(beyond_splits.three_splits(train, test, per_class=0.3)["heldout"])
+
+
+@pytest.mark.parametrize(
+    ("amount", "used", "said"),
+    [
+        (0.02, None, "is 0 of the 20 samples of one class: at least 1 must be, and 1 be left"),
+        (0.99, None, "is 20 of the 20 samples of one class"),
+        (0.2, 0.1, "is 0 of the 4 samples of one group: at least 1 must be; give another share"),
+        (2.5, None, "2.5 held-out samples a class: give 1 to 19"),
+    ],
+)
+def test_shares_that_leave_a_class_with_nothing_are_refused(
+    amount: float, used: float | None, said: str
+) -> None:
+    with pytest.raises(InputProblems, match=said):
+        beyond_splits.three_splits(unequal([60, 40, 30, 20], 0), images(5, 1), per_class=amount, used=used)
+
+
 # --- cells ---
 
 
@@ -213,6 +277,19 @@ def test_a_grid_has_a_cell_for_each_dual_step_and_none_for_methods_without() -> 
         cells_of(replace(GRID, groups="class"), names=["all pairs"], seeds=[0], augment=False)
 
 
+def test_the_data_set_is_a_part_of_a_cell_and_cifar100_where_none_is_named() -> None:
+    grid = replace(GRID, groups="race", steps=(0.1,))
+    ours, faces = (
+        cells_of(replace(grid, dataset=name), names=["NFT", "CEAG", "all pairs"], seeds=[0], augment=False)
+        for name in ("cifar100", "utkface")
+    )
+    old = [{k: v for k, v in asdict(cell).items() if k != "dataset"} for cell in ours]
+    assert beyond_cells.missing(old, [*ours, *faces]) == faces
+    assert beyond_cells.missing([asdict(cell) for cell in faces], [*ours, *faces]) == ours
+    assert [beyond_cells.trained_as(cell).dataset for cell in faces] == ["utkface"] * 3
+    assert "dataset" not in beyond_results.RULES
+
+
 def test_only_runs_of_equal_cost_share_a_fleet_and_biases_are_not_trained() -> None:
     cells = cells_of(GRID, names=list(STUDY), seeds=[0, 1], augment=False)
     parts = beyond.fleets(cells, 45)
@@ -255,6 +332,21 @@ def test_steps_are_compared_over_the_seeds_that_all_have() -> None:
         row(0.2, 0, gap=0.02, accuracy=0.5),
     ]
     assert {r["dual_lr"] for r in chosen(rows)} == {0.2}
+
+
+def test_rows_of_one_data_set_are_never_chosen_on_those_of_another() -> None:
+    """The same settings, but the better step of one is the worse of the other."""
+    ours = [row(0.1, 0, gap=0.001, accuracy=0.9), row(0.2, 0, gap=0.001, accuracy=0.5)]
+    faces = [row(0.1, 0, gap=0.001, accuracy=0.4), row(0.2, 0, gap=0.001, accuracy=0.8)]
+    faces = [entry | {"dataset": "utkface"} for entry in faces]
+    old = [{name: value for name, value in entry.items() if name != "dataset"} for entry in ours]
+    for own in (ours, old):
+        picked = chosen([*own, *faces])
+        assert [(beyond_cells.dataset_of(r), r["dual_lr"]) for r in picked] == [
+            ("cifar100", 0.1),
+            ("utkface", 0.2),
+        ]
+    assert {r["dual_lr"] for r in chosen([*ours[1:], *old[:1]])} == {0.1}  # named or not, one data set
 
 
 @given(st.lists(st.floats(-1, 1), min_size=6, max_size=6))
@@ -456,22 +548,87 @@ def test_other_audit_samples_are_refused(finished: tuple[Path, Start], tmp_path:
     splits["audit"] = beyond_splits.take(splits["audit"], np.arange(80)[::-1].copy())
     other = replace(start, data=replace(start.data, evaluate=splits))
     with pytest.raises(InputProblems, match="other audit samples"):
-        beyond_results.add_correct(path, other, "superclass", {})
+        beyond_results.add_correct(path, other, {}, dataset="cifar100", groups="superclass")
+
+
+def old_form(folder: Path, to: Path) -> None:
+    """Both files as they were before there was a second data set."""
+    results = json.loads((folder / "beyond.json").read_text(encoding="utf-8"))
+    correct = json.loads((folder / "beyond_correct.json").read_text(encoding="utf-8"))
+    for entry in (*results["runs"], *correct["runs"]):
+        del entry["dataset"]
+    correct |= correct.pop("datasets")["cifar100"]
+    assert set(correct) == {"runs", "samples", "groups", "dense"}
+    for name, document in (("beyond.json", results), ("beyond_correct.json", correct)):
+        (to / name).write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_files_that_name_no_data_set_are_those_of_cifar100(
+    finished: tuple[Path, Start], tmp_path: Path
+) -> None:
+    folder, start = finished
+    old_form(folder, tmp_path)
+    new, old = (
+        (beyond_results.read(f / "beyond.json"), beyond_results.read_correct(f / "beyond_correct.json"))
+        for f in (folder, tmp_path)
+    )
+    assert beyond_table.lines(*old) == beyond_table.lines(*new)
+    assert beyond_results.groups_in(old[1], "superclass", "cifar100").tolist() == [
+        *start.data.evaluate["audit"].groups.tolist()
+    ]
+    before, again = (beyond_results.answers_in(correct) for _, correct in (new, old))
+    assert set(before) == set(again)
+    assert all(np.array_equal(before[key], again[key]) for key in before)
+    assert beyond_results.of_dataset(old[0], "cifar100") == old[0]
+    assert beyond_results.of_dataset(old[0], "utkface")["runs"] == []
+
+
+def test_new_runs_go_into_files_of_before(finished: tuple[Path, Start], tmp_path: Path) -> None:
+    folder, start = finished
+    old_form(folder, tmp_path)
+    said: list[str] = []
+    beyond.fill(start, some_cells(0, 1), FEW, place(tmp_path, say=said.append))
+    assert said == ["6 of 6 runs are finished."]  # none is trained again
+    before = beyond_results.answers_in(beyond_results.read_correct(tmp_path / "beyond_correct.json"))
+    beyond.fill(start, some_cells(7)[:1], FEW, place(tmp_path))
+    correct = beyond_results.read_correct(tmp_path / "beyond_correct.json")
+    assert set(correct) == {"runs", "datasets"}
+    after = beyond_results.answers_in(correct)
+    assert len(after) == len(before) + 1
+    assert all(np.array_equal(after[key], own) for key, own in before.items())
+    assert sum("dataset" in entry for entry in rows_in(tmp_path)) == 1
+
+
+def test_answers_of_a_data_set_that_is_not_described_are_refused(
+    finished: tuple[Path, Start], tmp_path: Path
+) -> None:
+    path = tmp_path / "beyond_correct.json"
+    document = beyond_results.read_correct(finished[0] / "beyond_correct.json")
+    document["runs"][0]["dataset"] = "utkface"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputProblems, match="1 runs are of utkface, which is not described"):
+        beyond_results.read_correct(path)
+    document["datasets"]["utkface"] = {"samples": 80}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputProblems, match="must be described by samples, groups and dense"):
+        beyond_results.read_correct(path)
 
 
 def test_the_dense_model_must_not_have_seen_the_held_out_images(tmp_path: Path) -> None:
     where, weights = place(tmp_path), tmp_path / "weights.safetensors"
-    check = partial(beyond.refuse_other_dense, where.results, weights, heldout=10)
+    check = partial(beyond_dense.refuse_other, where.results, weights, origin=ORIGIN)
     with pytest.raises(InputProblems, match="train it first, with `dense`"):
         check(images="?")
     recipe = replace(FEW, pruning_epochs=0)
-    document = beyond.train_dense(
-        tiny(), three(), NAMES, weights, recipe, where, heldout=10, settings={"seed": 0}
-    )
+    untrained = runner.measure(tiny(), three(), NAMES, recipe=recipe, where=where)
+    document = beyond_dense.train(untrained, weights, recipe, where, origin=ORIGIN, settings={"seed": 0})
+    held = beyond_results.read(where.results)
+    assert beyond_results.dense_of(held, Origin("utkface", 10)) is None
+    assert beyond_results.dense_of(held, ORIGIN) == document
     assert set(document["accuracy"]) == set(beyond_rows.SPLITS)
     check(images=beyond_splits.identity(three()))
     other = beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=11)
-    with pytest.raises(InputProblems, match="trained on other images"):
+    with pytest.raises(InputProblems, match="trained on other images than these with 10 a class held out"):
         check(images=beyond_splits.identity(other))
     dense_model.write_weights(weights, small_cnn((4, 6, 6), num_classes=4, in_channels=3))
     with pytest.raises(InputProblems, match="another dense model"):
@@ -538,17 +695,14 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_from_the_dense_model_to_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr(beyond, "splits_in", lambda *_, used, **__: (three(used), NAMES))
-    monkeypatch.setattr(beyond, "cifar_resnet56", tiny)
-    monkeypatch.setattr(beyond, "RECIPE", FEW)
-    monkeypatch.setattr(beyond, "AUGMENT", Flip())
+    shrink(monkeypatch)
     paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
     places = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
     places += ["--heldout", "10", "--device", "cpu"]
     assert beyond.main(["dense", *places, "--epochs", "2", "--batch", "32", "--lr", "0.05"]) == 0
     assert beyond.main(["dense", *places]) == 0
     told = capsys.readouterr().out
+    assert "Held out: 20 of each of 2 groups." in told
     assert "% heldout" in told
     assert "The dense model is trained" in told
     small = ["--seeds", "0", "--epochs", "3", "--buffer", "8", "--refresh", "2", "--dual-lr", "0.1"]
@@ -578,7 +732,7 @@ def test_flags_become_the_grid_and_the_recipe() -> None:
     grid = beyond.grid_of(flags)
     assert (grid.heldout_used, grid.steps, grid.groups, grid.sparsity) == (20, [0.1], "class", 0.95)
     recipe = beyond.recipe_of(flags, augment=True)
-    assert (recipe.epochs, recipe.pruning_epochs, recipe.augment) == (20, 5, beyond.AUGMENT)
+    assert (recipe.epochs, recipe.pruning_epochs, recipe.augment) == (20, 5, Both(Crop(4), Flip()))
     assert beyond.recipe_of(flags, augment=False).augment is None
     assert recipe.only_at_end == ("train", "audit")  # the audit split is looked at once
     assert beyond.weights_of(flags).name == "cifar100_heldout50.safetensors"

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import evenprune
+from evenprune.augment import Flip
+from evenprune.verdict import Comparison
 from paper import (
     beyond,
     beyond_findings,
@@ -51,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start, where, grid = begin(made), place(made, fleet=45), replace(GRID, steps=(0.1,))
     beyond.fill(start, cells_of(grid, names=RUN, seeds=[0, 1, 2], augment=False), FEW, where)
     some = cells_of(grid, names=["NFT", "CEAG"], seeds=[0, 1], augment=True)
-    beyond.fill(start, some, replace(FEW, augment=beyond.Flip()), where)
+    beyond.fill(start, some, replace(FEW, augment=Flip()), where)
     few = runner.measure(start.model, three(6), NAMES, recipe=FEW, where=where)
     seeing = [name for name, kind in STUDY.items() if kind.sees_heldout and name not in LEFT_OUT]
     cells = cells_of(replace(grid, heldout_used=6), names=seeing, seeds=[0, 1, 2], augment=False)
@@ -285,6 +288,41 @@ def test_runs_above_chance_are_counted_against_their_own_noise_floor(found: list
     assert (first.above("max_excess_gap"), last.above("max_excess_gap")) == (0, 1)
 
 
+def audited(first: np.ndarray, second: np.ndarray, dense: np.ndarray, groups: np.ndarray) -> Comparison:
+    """The slow way to compare two runs: audit both, and leave out all but the comparison."""
+    runs = {"first": first, "second": second}
+    return evenprune.audit(
+        dense_correct=dense, pruned_correct=runs, groups=groups, tolerance=0.01
+    ).comparisons[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_comparison_is_that_of_an_audit_of_both(seed: int) -> None:
+    """To the last bit: groups of unequal sizes, one of them empty, one much harmed by the second run."""
+    rng = np.random.default_rng(seed)
+    groups = rng.choice([0, 1, 2, 4, 10], 4000, p=[0.4, 0.3, 0.2, 0.08, 0.02])
+    dense, first = rng.random(4000) < 0.8, rng.random(4000) < 0.7
+    second = np.where((groups == 1) | (rng.random(4000) < 0.2), rng.random(4000) < 0.5, first)
+    shown = beyond_summary.compared((dense, first), (dense, second), groups, 0.01)
+    slow = audited(first, second, dense, groups)
+    for measure in ("first", "second", *beyond_summary.BETTER):
+        assert getattr(shown, measure) == getattr(slow, measure)
+    assert "1" in shown.worse
+    assert (set(shown.better), set(shown.worse)) == (set(slow.better), set(slow.worse))
+
+
+def test_runs_are_compared_as_an_audit_of_both_compares_them() -> None:
+    lost = {"NFT": [WORSE, EVEN], "CEAG": [WORST, (310, 290, 305)], "NFT + KD": [EVEN, WORSE]}
+    (block,) = blocks_of(made(lost))
+    pairs = [pair for entry in block.entries for pair in entry.pairs]
+    assert len(pairs) == 4
+    for pair in pairs:
+        method, seed = pair.row["method"], pair.row["seed"]
+        slow = audited(answers(lost["NFT"][seed]), answers(lost[method][seed]), DENSE, GROUPS)
+        for measure in beyond_summary.BETTER:
+            assert getattr(pair.found, measure) == getattr(slow, measure)
+
+
 def test_a_gain_is_of_the_runs_that_are_compared(documents: Documents, found: list[Block]) -> None:
     families = beyond_summary.gains(found)
     assert sorted(setting.augment for setting in families) == [False, True]
@@ -428,7 +466,7 @@ def test_the_dense_models_are_told_with_those_of_the_folds() -> None:
     rows = [[" ".join(cell) for cell in table[1]] for table in Tables(page).of("plain dense")]
     assert rows == [
         ["50 CIFAR-100", "99.9 %", "70.2 %", "70.3 %", "3 minutes", "w.safetensors"],
-        ["50", "4", "99.9 %", "66.0 %", "65.0 %", "64.0 %"],
+        ["50 CIFAR-100", "4", "99.9 %", "66.0 %", "65.0 %", "64.0 %"],
     ]
     assert "Not trained yet." not in page
 
@@ -444,15 +482,60 @@ def test_an_empty_file_is_a_page_that_says_so() -> None:
 
 def test_another_data_set_stands_beside_the_first(documents: Documents) -> None:
     more = some_of(documents, "NFT", "CEAG")
-    added = [run | {"dataset": "utkface", "groups": "race"} for run in copy.deepcopy(more[0]["runs"])]
-    more[0]["runs"] += added
-    more[1]["runs"] += [run | {"groups": "race"} for run in copy.deepcopy(more[1]["runs"])]
-    more[1]["groups"]["race"] = more[1]["groups"]["superclass"]
+    for document in more:
+        document["runs"] += [
+            run | {"dataset": "utkface", "groups": "race"} for run in copy.deepcopy(document["runs"])
+        ]
+    own = more[1]["datasets"]["cifar100"]
+    more[1]["datasets"]["utkface"] = own | {"groups": {"race": own["groups"]["superclass"]}}
     page = html_of(more)
     assert len(Tables(page).of("methods stack")) == 4
     assert "UTKFace, race groups, 80.0% sparse" in page
     assert "<h3>UTKFace, groups by race, without augmentation</h3>" in page
     assert "UTKFace, groups by race, without augmentation</li>" not in page  # no longer missing
+
+
+# --- what is folded away ---
+
+
+def folds(page: str) -> dict[str, bool]:
+    """The titles of the settings, and whether each is open."""
+    shown = re.findall(r'<details class="fold"( open)?><summary><h2[^>]*>(.*?)</h2>', page)
+    return {title: bool(opened) for opened, title in shown}
+
+
+def test_only_settings_with_fewer_heldout_samples_are_folded(html: str) -> None:
+    assert folds(html) == {
+        "Groups by superclass, without augmentation, 20 held out a group": True,
+        "Groups by superclass, with augmentation, 20 held out a group": True,
+        "Groups by superclass, without augmentation, 6 held out a group": False,
+    }
+
+
+def test_fewer_heldout_samples_alone_stay_open() -> None:
+    """Nothing to be a variant of."""
+    only = made({"NFT": [WORSE] * 3, "CEAG held-out (ring)": [EVEN] * 3}, heldout_used=20)
+    assert list(folds(html_of(only)).values()) == [True]
+
+
+def test_a_folded_setting_says_what_was_found_in_it() -> None:
+    whole = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3})
+    few = made({"CEAG held-out (ring)": [WORST] * 3}, heldout_used=20)
+    results, correct = ({**a, "runs": a["runs"] + b["runs"]} for a, b in zip(whole, few, strict=True))
+    gists = re.findall(r'<span class="gist">(.*?)</span>', html_of((results, correct)))
+    assert [unescape(gist).replace("\u00a0", " ") for gist in gists] == [
+        "Max ψ clearly below NFT's: NFT + KD (3 of 3 seeds, −6.7 points). "
+        "The range of chance: within it in every seed: NFT + KD; above it in every seed: NFT.",
+        "Max ψ clearly below NFT's: none. "
+        "Clearly above NFT's: CEAG held-out (ring) (3 of 3 seeds, +13.3 points).",
+    ]
+
+
+def test_it_has_the_style_of_the_report_on_the_paper(html: str) -> None:
+    style = html.split("<style>\n")[1].split("</style>")[0]
+    package = Path(evenprune.__file__).parent
+    shared = [(package / name).read_text(encoding="utf-8") for name in ("page_base.css", "paper_page.css")]
+    assert style.startswith("".join(shared))
 
 
 # --- names and addresses ---
@@ -464,8 +547,9 @@ def hostile(documents: Documents) -> Documents:
         run |= {"groups": HOSTILE[0], "dataset": HOSTILE[1], "commit": HOSTILE[0]}
         run["versions"] |= {"device": HOSTILE[1], "torch": HOSTILE[8]}
     for run in correct["runs"]:
-        run["groups"] = HOSTILE[0]
-    correct["groups"] = {HOSTILE[0]: correct["groups"]["superclass"]}
+        run |= {"groups": HOSTILE[0], "dataset": HOSTILE[1]}
+    own = correct["datasets"].pop("cifar100")
+    correct["datasets"][HOSTILE[1]] = own | {"groups": {HOSTILE[0]: own["groups"]["superclass"]}}
     accuracy = dict.fromkeys(beyond_rows.SPLITS, 0.5)
     results["dense"] = [
         {
@@ -690,6 +774,53 @@ def test_it_prints_in_light_colours_on_one_page_width(show: Any, html: str) -> N
     assert page.locator("nav").is_hidden()
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.browser
+def test_a_link_in_the_contents_unfolds_what_it_leads_to(show: Any, html: str) -> None:
+    page = show(html)
+    last = page.locator("#setting-2")
+    assert last.locator("table").first.is_hidden()
+    assert last.locator(".gist").is_visible()
+    page.click("#contents a[href='#setting-2']")
+    assert last.locator("table").first.is_visible()
+    assert last.locator(".gist").is_hidden()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("address", ["setting-2", "no'such\"place", "%", ""])
+def test_an_address_with_a_place_unfolds_it(browser: Any, html: str, tmp_path: Path, address: str) -> None:
+    path, troubles = tmp_path / "beyond.html", list[str]()
+    path.write_text(html, encoding="utf-8")
+    page = browser.new_page()
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.goto(f"{path.as_uri()}#{address}")
+    assert page.locator("#setting-2 table").first.is_visible() == (address == "setting-2")
+    assert troubles == []
+    page.close()
+
+
+@pytest.mark.browser
+def test_printing_unfolds_everything_and_folds_it_again(show: Any, html: str) -> None:
+    page = show(html)
+    count = "document.querySelectorAll('details:not([open])').length"
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {count}; }})")
+    before = page.evaluate(count)
+    assert page.pdf().startswith(b"%PDF")
+    assert (page.evaluate("window.printed"), page.evaluate(count)) == (0, before)
+    assert before > 3
+
+
+@pytest.mark.browser
+def test_without_script_folded_settings_are_printed_too(browser: Any, html: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_content(html)
+    assert page.locator("#setting-2 .methods").is_hidden()
+    page.emulate_media(media="print")
+    assert page.locator("#setting-2 .methods").is_visible()
+    assert page.locator("#setting-2 .gist").is_hidden()
+    context.close()
 
 
 @pytest.mark.browser

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from evenprune.augment import Flip
 from evenprune.models import small_cnn
 from evenprune.predict import predict
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
 from paper import beyond, beyond_cells, beyond_folds, beyond_results, beyond_splits, dense_model
 from paper.beyond_cells import Grid, cells_of
+from paper.beyond_data import LATE, SOURCES, Images
+from paper.beyond_results import Origin
 from tests.test_paper_runner import images as images_of_four_classes
 
 NAMES = ("animals", "things")
@@ -28,7 +29,7 @@ FEW = Recipe(
     pruning_epochs=1,
     batch_size=32,
     optimizer=partial(SGD, lr=0.02, momentum=0.9),
-    only_at_end=beyond.LATE,
+    only_at_end=LATE,
 )
 
 
@@ -37,8 +38,8 @@ def images(each: int, seed: int) -> Split:
     return replace(made, groups=made.labels // 2)
 
 
-def three(used: int | None = None) -> dict[str, Split]:
-    return beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=10, used=used)
+def three() -> dict[str, Split]:
+    return beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=10)
 
 
 def tiny() -> nn.Module:
@@ -108,14 +109,13 @@ def places(folder: Path) -> list[str]:
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    patch.setattr(beyond, "splits_in", lambda *_, used, **__: (three(used), NAMES))
-    patch.setattr(beyond, "cifar_resnet56", tiny)
-    patch.setattr(beyond, "RECIPE", FEW)
-    patch.setattr(beyond, "AUGMENT", Flip())
+    made = Images(images(40, 0), images(20, 1), NAMES)
+    small = replace(SOURCES["cifar100"], read=lambda *_: made, network=tiny, recipe=FEW)
+    patch.setitem(SOURCES, "cifar100", small)
 
 
 def entry_of(folder: Path) -> dict[str, Any]:
-    held = beyond_results.folds_of(beyond_results.read(folder / "beyond.json"), 10, 2)
+    held = beyond_results.folds_of(beyond_results.read(folder / "beyond.json"), Origin("cifar100", 10), 2)
     assert held is not None
     return dict(held)
 
@@ -125,6 +125,7 @@ def test_dense_models_are_written_and_told(study: Path) -> None:
     of = beyond_folds.fold_of(train, 2)
     assert entry["weights"] == ["dense_fold0of2.safetensors", "dense_fold1of2.safetensors"]
     assert entry["fold_images"] == beyond_folds.images_of(train, of)
+    assert entry["recipe"]["stored"] == ["float32"] * 2
     found: dict[str, list[float]] = {"rest": [], "fold": []}
     for fold, name in enumerate(entry["weights"]):
         right = predict(dense_model.load_weights(study / name, tiny()), train).correct.double()
