@@ -17,7 +17,8 @@ from rich.table import Table
 from evenprune import atomic
 
 NAMES = ("audit_speed", "constraint_overhead", "coverage", "fairgrape", "image_cache")
-ASKED_FOR = ("gpu", "narrow_conv", "depthwise_conv", "images_per_second")  # need a GPU: only if named
+# Need a GPU: only if named.
+ASKED_FOR = ("gpu", "narrow_conv", "depthwise_conv", "pointwise_conv", "images_per_second")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from evenprune import depthwise_conv, fused_norm, grouped_conv, methods
+from evenprune import depthwise_conv, fused_norm, grouped_conv, methods, pointwise_conv
 from evenprune.grouped_conv import Shape
 from evenprune.recipe import Data, Run
 from evenprune.training import Fitted, fit
@@ -162,6 +162,52 @@ def test_a_widened_depthwise_layer_on_the_device(compiled: bool) -> None:
         plain = layer(x.unflatten(1, (3, 48))[:, run])
         plain.square().sum().backward()
         pairs = [(got.unflatten(1, (3, 48))[:, run].float(), plain)]
+        parameters = zip(wide.parameters(), layer.parameters(), strict=True)
+        pairs += [(part(p.grad, run, 3), q.grad) for p, q in parameters]
+        for a, b in pairs:
+            assert float((a - b).detach().norm() / b.detach().norm()) < 1e-2
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+@pytest.mark.parametrize("channels", [(3, 5), (33, 17), (24, 144), (64, 384), (960, 320)], ids=str)
+@pytest.mark.parametrize("size", [(32, 32), (33, 7), (4, 4)], ids=str)
+def test_pointwise_kernels_on_the_device(runs: int, channels: tuple[int, int], size: tuple[int, int]) -> None:
+    for inner, outer in {channels, channels[::-1]}:
+        x = torch.randn(8, runs * inner, *size, device="cuda").bfloat16().requires_grad_()
+        weight = torch.randn(runs * outer, inner, 1, 1, device="cuda").requires_grad_()
+        assert pointwise_conv.fits(x, weight, Shape(1, 1, 0, runs))
+        got = pointwise_conv.convolve(x, weight, None, runs)
+        wide = [t.detach().double().requires_grad_() for t in (x, weight.detach().bfloat16())]
+        expected = nn.functional.conv2d(*wide, groups=runs)
+        grown = torch.randn_like(expected).bfloat16()
+        found = (got, *torch.autograd.grad(got, (x, weight), grown))
+        truth = (expected, *torch.autograd.grad(expected, wide, grown.double()))
+        for a, b in zip(found, truth, strict=True):
+            assert float((a.double() - b).detach().norm() / b.detach().norm()) < 5e-3
+        again = torch.autograd.grad(pointwise_conv.convolve(x, weight, None, runs), (x, weight), grown)
+        assert all(torch.equal(a, b) for a, b in zip(found[1:], again, strict=True))  # a fixed order of sums
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of torch's own import
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_widened_pointwise_layer_on_the_device(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pointwise_conv, "MEASURED", True)
+    layer = nn.Conv2d(48, 24, 1).cuda()
+    wide = widened(layer, 3).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        wide.weight.normal_()
+    x = torch.randn(4, 3 * 48, 17, 16, device="cuda").to(memory_format=torch.channels_last)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert pointwise_conv.serves(x, wide.weight, Shape(1, 1, 0, 3))
+        got = (torch.compile(wide) if compiled else wide)(x)
+    got.float().square().sum().backward()
+    assert got.dtype == torch.bfloat16
+    for run in range(3):
+        layer.load_state_dict({name: part(t, run, 3) for name, t in wide.state_dict().items()})
+        layer.zero_grad()
+        plain = layer(x.unflatten(1, (3, 48))[:, run])
+        plain.square().sum().backward()
+        pairs = [(got.unflatten(1, (3, 24))[:, run].float(), plain)]
         parameters = zip(wide.parameters(), layer.parameters(), strict=True)
         pairs += [(part(p.grad, run, 3), q.grad) for p, q in parameters]
         for a, b in pairs:

@@ -9,7 +9,7 @@ from rich.console import Console
 from torch import nn
 from torch.autograd import DeviceType
 
-from benchmarks import depthwise_conv, depthwise_settings, gpu_loop, images_per_second
+from benchmarks import depthwise_conv, depthwise_settings, gpu_loop, images_per_second, setting_search
 from benchmarks.depthwise_conv import Layer, Tensors
 from benchmarks.depthwise_settings import Case, Option, cases, chosen, options, report, to_compile
 from evenprune.depthwise_conv import SETTINGS, Setting
@@ -166,7 +166,7 @@ def test_the_report_names_the_best_and_the_used() -> None:
     best = {kernel: dict(table) for kernel, table in SETTINGS.items()}
     best["walk"][128] = Setting(4, 16, 4, 1)
     (row,) = report({(WALK, slow): 9.0, (WALK, fast): 8.0}, best)
-    told = depthwise_settings.told(row)
+    told = setting_search.told(row)
     assert told == (
         "1 runs, 384 × 8², walk: best 8.0 µs [64, 8, 8, 4, 1, 0], used 9.0 [128, 4, 8, 4, 1, 0], floor 3.0"
     )

@@ -18,9 +18,9 @@ LAYERS = [
     "spelling formats columns table_ranges tables",  # files to tallies: polars
     "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
     "methods",
-    "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv wide_layers "
-    "norm_kernels fused_norm norm_fusion widening fleet checkpoint predict importance fairgrape bias_search "
-    "class_bias diagnostics trackers",
+    "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv "
+    "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
+    "checkpoint predict importance fairgrape bias_search class_bias diagnostics trackers",
     "identity draws iterates teacher companions heldout compiling per_run loop element_wise history resume "
     "lineup training",
     "models data",

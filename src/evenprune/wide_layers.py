@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evenprune import depthwise_conv, grouped_conv
+from evenprune import depthwise_conv, grouped_conv, pointwise_conv
 from evenprune.grouped_conv import half_type
 
 # A layer of many runs is the same layer with these numbers multiplied, its tensors side by side.
@@ -77,12 +77,14 @@ class WideConv2d(nn.Conv2d):
     runs: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """By our kernels for depthwise or narrow layers where they serve; otherwise by cuDNN."""
+        """By our kernels for depthwise, 1×1 or narrow layers where they serve; otherwise by cuDNN."""
         if self._plain():
             half, stride, pad = half_type(input), self.stride[0], int(self.padding[0])
             if depthwise_conv.serves(input, self.weight, stride, pad):
                 return depthwise_conv.convolve(input.to(half), self.weight, self.bias, stride)
             shape = self._shape()
+            if shape is not None and pointwise_conv.serves(input, self.weight, shape):
+                return pointwise_conv.convolve(input.to(half), self.weight, self.bias, shape.runs)
             if shape is not None and grouped_conv.serves(input, self.weight, shape):
                 return grouped_conv.convolve(input.to(half), self.weight, self.bias, shape)
         return super().forward(input)
