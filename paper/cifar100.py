@@ -170,7 +170,8 @@ def timing(flags: argparse.Namespace, where: Where) -> None:
 
 def variant(flags: argparse.Namespace, where: Where) -> None:
     """Cells under another recipe, in a results file of their own."""
-    apart = replace(where, results=where.results.with_stem(f"{where.results.stem}_{flags.recipe}"))
+    short = "" if flags.epochs == RECIPE.epochs else f"_{flags.epochs}_epochs"
+    apart = replace(where, results=where.results.with_stem(f"{where.results.stem}_{flags.recipe}{short}"))
     start = start_from(flags, where)
     start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
     recipe = replace(runner.shortened(recipe_for(flags, RECIPE), flags.epochs), **VARIANTS[flags.recipe])

@@ -78,6 +78,7 @@ class Trained:
     fitted: list[Fitted]
     seconds: float  # a run: wall-clock of the fleet by its runs
     resumed: bool  # then only the epochs are in the seconds, without compilation and the last evaluation
+    together: int = 1  # runs in one network
 
 
 def measure(
@@ -159,7 +160,8 @@ def fit_fleet(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where, *
     seconds = time.perf_counter() - began
     if resumed:  # runs of one fleet share its epochs, to the last digit
         seconds = sum({sum(row["seconds"] for row in one.history) for one in fitted})
-    return Trained(fitted, seconds / len(runs), resumed)
+    together = min(len(runs), recipe.fleet_size or len(runs))
+    return Trained(fitted, seconds / len(runs), resumed, together)
 
 
 def rows_of(
@@ -175,7 +177,7 @@ def rows_of(
     shared = {
         "seconds": round(trained.seconds, 3),
         "resumed": trained.resumed,
-        "fleet": len(cells),
+        "fleet": trained.together,
         "versions": versions(where.device),
         "commit": where.commit,
     }

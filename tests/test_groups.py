@@ -1,6 +1,7 @@
 """Columns to cells, names and sums over groups."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -144,6 +145,11 @@ def test_names_of_ranges_sort_as_numbers():
     ]  # fmt: skip
 
 
+def test_decimals_sort_as_numbers():
+    _, names = groups.encode(groups.binned([0.01, 0.07, 0.3, 12], edges=[0.05, 0.1, 2.5]))
+    assert names == ("under 0.05", "0.05 to under 0.1", "0.1 to under 2.5", "2.5 and over")
+
+
 def test_texts_that_are_the_same_number_keep_one_order():
     cells = [("01",), ("1",), ("001",)]
     orders = {tuple(sorted(some, key=groups.natural_key)) for some in itertools.permutations(cells)}
@@ -213,6 +219,16 @@ def test_frequent_values_leave_fewer_ranges_and_say_so():
 
 def range_of_ages():
     return np.random.default_rng(0).integers(1, 100, 5000)
+
+
+@pytest.mark.parametrize("frequent", [30, 45, 49, 52, 55, 60, 70])
+def test_a_frequent_value_is_never_joined_with_all_others(frequent):
+    two = Counter(groups.binned([0] * frequent + [1] * (100 - frequent), quantiles=2))
+    assert sorted(two.values()) == sorted((frequent, 100 - frequent))
+    others = [x / 7 for x in range(1, 101 - frequent)]
+    many = Counter(groups.binned([0.0] * frequent + others, quantiles=2))
+    assert len(many) == 2
+    assert max(many.values()) <= max(50, frequent) + 3  # a twentieth of the half
 
 
 def test_quantile_edges_are_round_where_they_may_be():

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -243,6 +244,24 @@ def test_early_stopping_keeps_the_first_best_iterate_after_pruning(
         assert torch.equal(stopped.last[split].predictions, naive.predictions[split].predictions)
         assert torch.equal(naive.last[split].predictions, naive.predictions[split].predictions)
     assert not torch.equal(stopped.last["test"].losses, stopped.predictions["test"].losses)
+
+
+def test_without_groups_there_is_nothing_to_bound_and_training_goes_on(problem: Any) -> None:
+    model, data = problem
+    nowhere = {
+        name: replace(split, groups=torch.full_like(split.groups, -1))
+        for name, split in data.evaluate.items()
+    }
+    none = torch.zeros(0, dtype=torch.float64)
+    whole = replace(data.reference, names=(), samples=none, correct=none, loss_sum=none)
+    alone = replace(data, train=nowhere["train"], evaluate=nowhere, reference=whole)
+    (one,) = fit(model, alone, runs=[Run(method=methods.nft(), sparsity=0.5)], recipe=recipe(epochs=2))
+    assert one.history[-1]["max_excess_gap"] is None
+
+
+def test_a_count_of_batches_is_that_of_the_training_whatever_is_kept(fitted: list[Fitted]) -> None:
+    counts = {int(one.model.get_buffer("1.num_batches_tracked")) for one in fitted}
+    assert len(counts) == 1
 
 
 def test_a_run_alone_is_the_run_in_the_fleet(fitted: list[Fitted], problem: Any) -> None:

@@ -267,6 +267,8 @@ def largest_gap(state: State) -> Tensor:
 
 def _largest(values: Tensor, counted: Tensor) -> Tensor:
     """[runs]: the largest value that counts, 0 where none does."""
+    if not values.shape[1]:
+        return values.new_zeros(len(values))
     largest = torch.where(counted, values, -torch.inf).amax(1)
     return torch.where(torch.isinf(largest), 0, largest)
 

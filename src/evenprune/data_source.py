@@ -135,7 +135,7 @@ def _grouped(
     sizes = [len(labels) for _, labels, _ in splits.values()]
     training = np.repeat([name == "train" for name in splits], sizes)
     joined = {
-        attribute: np.concatenate([_plain(own[attribute]) for _, _, own in splits.values()])
+        attribute: _plain(np.concatenate([own[attribute] for _, _, own in splits.values()]))
         for attribute in bins
     }
     found, problems = ranged(joined, bins, training=training)

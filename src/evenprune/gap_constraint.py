@@ -160,6 +160,8 @@ class GapConstraint(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if state_dict.get(f"{prefix}state_psi", self.get_buffer("state_psi")).dtype == torch.float64:
             self._become_double()
+        for name in ("max_psi", "violation"):  # once a part of the state, now computed from it
+            state_dict.pop(f"{prefix}state_{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

@@ -204,8 +204,11 @@ def merged_tally(data: Tally | Scores, n: int) -> tuple[Tally | Scores, list[str
 def _check_left(names: Iterable[str | None], n: int, cells: Iterable[Cell], counts: Iterable[int]) -> None:
     """Refuse where no second group is left."""
     if len(set(names) - {None}) < 2:
-        largest = max(count for cell, count in zip(cells, counts, strict=True) if None not in cell)
+        known = [count for cell, count in zip(cells, counts, strict=True) if None not in cell]
+        largest = max(known, default=0)
         what = f"every group has fewer samples, the largest {largest:,}, and one group is left of them all"
+        if largest >= n:
+            what = f"one group is left, of {largest:,} samples"
         raise InputProblems([f"merge_below is {n:,}: {what}; lower it"])
 
 

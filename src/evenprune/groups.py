@@ -131,8 +131,9 @@ def natural_key(cell: Cell) -> list[tuple[Any, ...]]:
     """Sorts "2" before "10", "under 18" before "18–29", and missing values last."""
 
     def parts(text: str) -> tuple[Any, ...]:
-        found = re.findall(r"^-\d+|\d+|\D+", re.sub(r"(^| × )under (?=-?\d)", r"\1", text))
-        return tuple((0, int(p), "") if p.lstrip("-").isdecimal() else (1, 0, p) for p in found)
+        text = re.sub(r"(^| × )under (?=-?\d)", r"\1", text)
+        found = re.findall(r"^-\d+(?:\.\d+)?|\d+(?:\.\d+)?|\D+", text)
+        return tuple((0, float(p), "") if p[-1].isdecimal() else (1, 0, p) for p in found)
 
     return [(value is None, parts(value or ""), value or "") for value in cell]
 

@@ -20,6 +20,8 @@ FREE_TO_CHANGE = (
 def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
     """Everything that makes an experiment this one and no other, as plain JSON."""
     settings = {f.name: getattr(recipe, f.name) for f in fields(recipe) if f.name not in FREE_TO_CHANGE}
+    if not recipe.decay_only:  # as it was told before there was such a choice: old folders can be resumed
+        del settings["decay_only"]
     weights = model.state_dict()
     return {
         "runs": [_described(run) for run in runs],

@@ -60,4 +60,6 @@ def put_back_best(best: Best, network: nn.Module) -> None:
 def copy_run(target: Mapping[str, Tensor], source: Mapping[str, Tensor], *, run: int, runs: int) -> None:
     """Copy one run's part of every tensor of a network."""
     for name, tensor in target.items():
+        if not tensor.ndim:  # a count of batches, one for all runs
+            continue
         part(tensor, run, runs).copy_(part(source[name], run, runs))

@@ -23,6 +23,7 @@ _ACT_CALLS: dict[Callable[..., Any] | str, Act] = {
     F.relu6: "relu6",
 }
 _SUMS = (operator.add, torch.add)
+_READERS = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d)
 
 
 def fuse(graph: fx.Graph, tree: nn.Module) -> None:
@@ -37,13 +38,13 @@ def fuse(graph: fx.Graph, tree: nn.Module) -> None:
 
 
 def _fuse_one(graph: fx.Graph, tree: nn.Module, norm: fx.Node) -> None:
-    """The norm, and what follows it if nobody else looks at what lies between."""
+    """The norm, and what follows it if nobody else looks at what lies between, or changes what it reads."""
     chain, told = [norm], dict[str, Any]()
-    after = _only_user(norm)
+    after = _follower(norm, tree)
     if after is not None and _plain_sum(after):
         told["residual"] = next(source for source in after.args if source is not norm)
         chain.append(after)
-    after = _only_user(chain[-1])
+    after = _follower(chain[-1], tree)
     act = None if after is None else _act_of(after, tree)
     if after is not None and act is not None:
         told["act"] = act
@@ -56,8 +57,21 @@ def _fuse_one(graph: fx.Graph, tree: nn.Module, norm: fx.Node) -> None:
         graph.erase_node(gone)
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def _follower(node: fx.Node, tree: nn.Module) -> fx.Node | None:
+    """Its only user, unless something in between may change tensors in place: all of it moves down there."""
+    if len(node.users) != 1:
+        return None
+    user, between = next(iter(node.users)), node.next
+    while between is not user:
+        if not _only_reads(between, tree):
+            return None
+        between = between.next
+    return user
+
+
+def _only_reads(node: fx.Node, tree: nn.Module) -> bool:
+    """Whether it surely leaves its inputs as they are; activations and functions may not."""
+    return node.op == "call_module" and isinstance(tree.get_submodule(str(node.target)), _READERS)
 
 
 def _plain_sum(node: fx.Node) -> bool:
@@ -81,8 +95,8 @@ def _is_fused(node: fx.Node, tree: nn.Module) -> bool:
 def _split_uses(graph: fx.Graph, tree: nn.Module, node: fx.Node) -> None:
     """A result that a later norm takes as its residual, and others as their input, is handed out twice."""
     later = [user for user in node.users if _is_fused(user, tree) and user.kwargs.get("residual") is node]
-    if len(later) != 1 or len(node.users) < 2:
-        return
+    if len(later) != 1 or len(node.users) < 2 or not all(_only_reads(user, tree) for user in node.users):
+        return  # the two share their memory: nobody may write to it
     node.kwargs = {**node.kwargs, "twice": True}
     with graph.inserting_after(node):
         second = graph.call_function(operator.getitem, (node, 1))

@@ -103,9 +103,9 @@ def apply(
     if RESIDUAL:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if ACT > 0:
-        value = tl.maximum(value, 0.0)
+        value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if ACT == 2:
-        value = tl.minimum(value, 6.0)
+        value = tl.minimum(value, 6.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 

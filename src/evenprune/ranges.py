@@ -64,6 +64,7 @@ def quantile_edges(numbers: FloatArray, count: int) -> tuple[float, ...]:
     known = np.sort(numbers[np.isfinite(numbers)])
     if not known.size:
         return ()
+    count = min(count, known.size)
     edges = {_quantile_edge(known, place / count, slack=0.05 / count) for place in range(1, count)}
     return tuple(sorted(edge for edge in edges if edge > known[0]))  # a range below the smallest is empty
 
@@ -76,6 +77,9 @@ def _quantile_edge(known: FloatArray, share: float, *, slack: float) -> float:
     last = min(max(math.floor(size * (share + slack)), at), size - 1)
     low, middle, high = (float(known[place]) for place in (first, at, last))
     if low < high:
+        if np.searchsorted(known, low, side="left") < first:  # a frequent value: an edge at it cuts too early
+            middle = max(middle, float(known[np.searchsorted(known, low, side="right")]))
+            low = math.floor(low) + 1.0 if whole else math.nextafter(low, math.inf)
         return _roundest(low, high, near=middle, whole=whole)
     below, up_to = np.searchsorted(known, middle, side="left"), np.searchsorted(known, middle, side="right")
     if up_to == size or share - below / size <= up_to / size - share:

@@ -80,7 +80,8 @@ def remembered(
     return Memory(
         reference=held,
         dense={name: DenseReference.from_dict(values) for name, values in saved["dense"].items()},
-        **{name: saved[name] for name in ("epoch", "step", "history", "final", "last", "finished", "traces")},
+        last=saved.get("last", {}),  # old checkpoints have none
+        **{name: saved[name] for name in ("epoch", "step", "history", "final", "finished", "traces")},
     )
 
 

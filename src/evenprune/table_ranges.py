@@ -20,6 +20,8 @@ def ranged(seen: View, bins: Mapping[str, Bins]) -> tuple[View, list[str], list[
         if schema[place].is_nested() or schema[place] == pl.Object:
             continue  # refused already
         given = seen.frame.select(place).collect(engine="streaming")[place]
+        if isinstance(schema[place], pl.Categorical | pl.Enum):
+            frame = frame.with_columns(pl.col(place).cast(pl.String))
         numbers = _numbers(given)
         wrong = given.filter(given.is_not_null() & numbers.is_null())
         if len(wrong):
@@ -34,6 +36,8 @@ def ranged(seen: View, bins: Mapping[str, Bins]) -> tuple[View, list[str], list[
 
 def _numbers(column: pl.Series) -> pl.Series:
     """As numbers; null where they are none, or missing."""
+    if isinstance(column.dtype, pl.Categorical | pl.Enum):
+        column = column.cast(pl.String)
     if column.dtype.is_temporal():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return column.cast(pl.Float64, strict=False).fill_nan(None)

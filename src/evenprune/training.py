@@ -60,7 +60,7 @@ class Fitted:
     multipliers: Tensor  # [epochs, rows of its own method]; see constraint.multipliers
     predictions: dict[str, Predictions]  # by split
     kept_epoch: int  # the epoch whose weights these are
-    last: dict[str, Predictions]  # by split, of the last iterate; the same unless an earlier one is kept
+    last: dict[str, Predictions]  # by split, of the last iterate: the same, unless an earlier one is kept
     trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
 
 
@@ -337,7 +337,9 @@ def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
     fitted, own = [], own_rows(loop)
     for i, run in enumerate(job.runs):
         kept_answers = _predictions(memory.final, i, job.data.evaluate)
-        last_answers = _predictions(memory.last, i, job.data.evaluate) if memory.last else kept_answers
+        last_answers = kept_answers if not loop.best else {}
+        if memory.last:
+            last_answers = _predictions(memory.last, i, job.data.evaluate)
         model = fleet.extract(loop.network, i).cpu().eval()
         history = [of_run(row, i, own[i]) for row in memory.history]
         best = int(loop.best["epoch"][i]) if loop.best else -1

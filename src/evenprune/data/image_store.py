@@ -133,7 +133,8 @@ class Kept:
 def kept_in(folder: Path) -> list[Kept]:
     """The pairs of a cache folder, the one used last first."""
     names = {path.stem for path in folder.glob("images-*") if NAME.fullmatch(path.name)}
-    return sorted((_kept(folder, name) for name in sorted(names)), key=lambda kept: -kept.used)
+    found = [_kept(folder, name) for name in sorted(names)]
+    return sorted((kept for kept in found if kept.files), key=lambda kept: -kept.used)
 
 
 def _kept(folder: Path, name: str) -> Kept:
