@@ -12,7 +12,7 @@ demo: .venv/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: .venv/dev.stamp .venv/browser.txt
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+WINDOW = {"width": 1280, "height": 720}
 
 
 def browser_or_reason() -> str:

@@ -67,9 +67,9 @@ def transposed_error(case: tuple[int, ...]) -> float:
 
 
 @seed(0)
-@settings(deadline=None, max_examples=12, database=None, phases=[Phase.generate])  # shrinking takes minutes
+@settings(deadline=None, max_examples=10, database=None, phases=[Phase.generate])  # shrinking takes minutes
 @given(
-    size=st.tuples(*[st.integers(1, most) for most in (40, 2, 3, 7, 7, 2)]),
+    size=st.tuples(*[st.integers(1, most) for most in (33, 2, 2, 5, 4, 2)]),
     setting=st.tuples(st.sampled_from([4, 8]), st.integers(1, 5), st.integers(1, 9)),
 )
 def agrees_at_any_size(size: tuple[int, ...], setting: tuple[int, int, int]) -> None:

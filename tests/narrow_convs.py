@@ -8,9 +8,9 @@ from evenprune.grouped_conv import Shape
 
 # channels in and out of one run, height, width, kernel, stride, padding, runs, images
 CASES = [
-    (16, 16, 6, 6, 3, 1, 1, 3, 3),
+    (16, 16, 5, 6, 3, 1, 1, 2, 2),
     (16, 32, 6, 4, 3, 2, 1, 2, 2),
-    (3, 16, 6, 6, 3, 1, 1, 2, 2),
+    (3, 16, 5, 4, 3, 1, 1, 2, 2),
     (16, 32, 6, 6, 1, 2, 0, 2, 2),
     (20, 24, 7, 5, 3, 2, 1, 2, 1),
     (32, 20, 3, 5, 3, 1, 1, 1, 3),

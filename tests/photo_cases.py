@@ -55,7 +55,7 @@ def trained(place: Path) -> nn.Module:
     model = small_cnn(num_classes=2, in_channels=3).train()
     x, y = torch.from_numpy(inputs).float() / 255, torch.from_numpy(labels)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(40):
+    for _ in range(20):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()

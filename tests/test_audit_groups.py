@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from evenprune import audit, groups
+from tests.commands import called
 from tests.test_cli import audit as command
-from tests.test_cli import refused, run
+from tests.test_cli import refused
 
 ANSWERS = ["--label", "y", "--dense", "big", "--pruned", "small", "--tolerance", "0.05"]
 GROUPS = ["--group", "race", "--group", "age"]
@@ -115,11 +116,13 @@ def test_wrong_rules_are_told_with_everything_else(table: Path) -> None:
 
 
 def test_caches_are_listed_by_a_command(tmp_path: Path) -> None:
-    assert run("data", "caches", cwd=tmp_path).stdout.startswith("runs/image-cache: there is no such folder")
+    assert called("data", "caches", cwd=tmp_path).stdout.startswith(
+        "runs/image-cache: there is no such folder"
+    )
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / f"images-{'0' * 32}.json").write_text('{"version": 1}')
-    listed = run("data", "caches", "c", cwd=tmp_path)
+    listed = called("data", "caches", "c", cwd=tmp_path)
     assert listed.returncode == 0
     assert "c: 1 cache, 14 B. Remove with --remove" in listed.stdout
-    assert "1 cache removed" in run("data", "caches", "c", "--remove", cwd=tmp_path).stdout
+    assert "1 cache removed" in called("data", "caches", "c", "--remove", cwd=tmp_path).stdout
     assert list((tmp_path / "c").iterdir()) == []

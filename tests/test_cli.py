@@ -1,4 +1,4 @@
-"""The real command, as a user starts it: verdicts, exit codes, outputs, and every kind of bad input."""
+"""The real command: verdicts, exit codes, outputs, and every kind of bad input."""
 
 import json
 import os
@@ -13,19 +13,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-COMMAND = [sys.executable, "-m", "evenprune"]
+from tests.commands import COMMAND, Done, called, started
+
 ANSWERS = ["--label", "label", "--dense", "dense", "--pruned", "pruned"]
 FLAGS = [*ANSWERS, "--group", "group", "--tolerance", "0.02"]
-Done = subprocess.CompletedProcess[str]
 
 
-def run(*arguments: str | Path, **options: Any) -> Done:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
-
-
-def audit(*arguments: str | Path, **options: Any) -> Done:
-    return run("audit", *arguments, **options)
+def audit(*arguments: str | Path, start: bool = False, **options: Any) -> Done:
+    return (started if start else called)("audit", *arguments, **options)
 
 
 def sample(*, harmed: float = 0.0, n: int = 6000) -> pl.DataFrame:
@@ -64,7 +59,7 @@ def refused(done: Done, *said: str) -> None:
 
 def test_a_pass_with_every_output(folder: Path, tmp_path: Path) -> None:
     outputs = ["--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--markdown", tmp_path / "a.md"]
-    done = audit(folder / "fair.csv", *FLAGS, *outputs)
+    done = audit(folder / "fair.csv", *FLAGS, *outputs, start=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Pass")
     written = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
@@ -82,15 +77,25 @@ def test_a_fail_names_the_group(folder: Path) -> None:
     assert json.loads(done.stdout)["violations"] == ["c"]
 
 
+@pytest.mark.parametrize("arguments", [["harmed.csv", *FLAGS], ["none.csv", *FLAGS], ["--tolerance", "x"]])
+def test_a_call_says_what_a_process_says(folder: Path, arguments: list[str]) -> None:
+    """Most tests call the command within their own process."""
+    done = [audit(*arguments, start=start, cwd=folder) for start in (True, False)]
+    alone, within = ((one.returncode, one.stdout, one.stderr) for one in done)
+    assert alone == within
+    assert alone[0] in (1, 2)
+
+
 @pytest.mark.parametrize(("flags", "code"), [([], 3), (["fail"], 1), (["pass"], 0)])
 def test_what_inconclusive_exits_with(folder: Path, flags: list[str], code: int) -> None:
-    done = audit(folder / "small.csv", *FLAGS, *(["--inconclusive", *flags] if flags else []))
+    more = ["--inconclusive", *flags] if flags else []
+    done = audit(folder / "small.csv", *FLAGS, *more, start=code == 3)
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.startswith("Inconclusive")
 
 
 def test_standard_input_and_quiet(folder: Path) -> None:
-    done = audit("-", *FLAGS, "--quiet", input=(folder / "fair.csv").read_text())
+    done = audit("-", *FLAGS, "--quiet", start=True, input=(folder / "fair.csv").read_text())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -136,23 +141,23 @@ def test_a_reader_that_leaves_does_not_change_the_verdict(folder: Path) -> None:
 
 
 def test_a_terminal_without_unicode(folder: Path) -> None:
-    done = audit(folder / "fair.csv", *FLAGS, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = audit(folder / "fair.csv", *FLAGS, start=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_version_and_help() -> None:
-    assert re.fullmatch(r"evenprune \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+    assert re.fullmatch(r"evenprune \d+\.\d+\.\d+\S*\n", called("--version").stdout)
     options = re.findall(r"^  (--[\w-]+)", audit("--help").stdout, flags=re.MULTILINE)
     assert {"--label", "--each", "--dense-loss", "--inconclusive", "--quiet"} <= set(options)
 
 
 def test_sample_size() -> None:
-    done = run("sample-size", "--groups", "5", "--tolerance", "0.02", "--disagreement", "0.1")
+    done = called("sample-size", "--groups", "5", "--tolerance", "0.02", "--disagreement", "0.1")
     assert done.returncode == 0
     each, total = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{3,}\d", done.stdout))
     assert 2000 < each < 2500
     assert total == 5 * each
-    wrong = run("sample-size", "--groups", "1", "--tolerance", "3", "--disagreement", "0.1")
+    wrong = called("sample-size", "--groups", "1", "--tolerance", "3", "--disagreement", "0.1")
     refused(wrong, "2 problems", "groups is 1", "tolerance is 3")
 
 

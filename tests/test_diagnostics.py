@@ -61,14 +61,14 @@ def explicit(model, split, group, masks=None):
 @pytest.mark.parametrize("batch_size", [512, 4])
 def test_it_agrees_with_the_explicit_hessian(batch_size):
     model, split = network(), samples()
-    found = measure(model, split, NAMES, batch_size=batch_size, iterations=2000, tolerance=1e-7, float64=True)
+    found = measure(model, split, NAMES, batch_size=batch_size, iterations=2000, tolerance=1e-5, float64=True)
     for group in range(3):
         gradient, hessian = explicit(model, split, group)
         eigenvalues = torch.linalg.eigvalsh(hessian)
         assert found["gradient_norm"][group] == pytest.approx(float(gradient.norm()), rel=1e-10)
         assert found["largest_eigenvalue"][group] == pytest.approx(float(eigenvalues[-1]), rel=1e-6)
         assert found["converged"][group]
-        assert found["residual"][group] <= 1e-7 * eigenvalues.abs().max() * (1 + 1e-6)
+        assert found["residual"][group] <= 1e-5 * eigenvalues.abs().max() * (1 + 1e-6)
     assert found["samples"].tolist() == [14, 13, 13]
 
 
@@ -76,8 +76,8 @@ def test_masks_leave_the_pruned_weights_out():
     model, split = network(), samples()
     masks = Masks.of(model)
     masks.prune_(model, 0.5)
-    found = measure(model, split, NAMES, masks=masks, iterations=2000, tolerance=1e-8, float64=True)
-    whole = measure(model, split, NAMES, iterations=2000, tolerance=1e-8, float64=True)
+    found = measure(model, split, NAMES, masks=masks, iterations=2000, tolerance=1e-5, float64=True)
+    whole = measure(model, split, NAMES, iterations=2000, tolerance=1e-5, float64=True)
     for group in range(3):
         gradient, hessian = explicit(model, split, group, masks)
         assert found["gradient_norm"][group] == pytest.approx(float(gradient.norm()), rel=1e-10)

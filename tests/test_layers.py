@@ -1,6 +1,7 @@
 """The shape of the package: imports point downward, and each kind of effect has one home."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,17 @@ def module_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(tree: ast.AST, path: Path):
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
+    return tuple(found_imports(tree_of(path)))
+
+
+def found_imports(tree: ast.AST):
     """(top-level package or evenprune module, whether it is imported on import) of every import."""
     inner = {
         id(node)
@@ -84,7 +95,7 @@ def test_imports_point_downward(path):
     if own == "__init__":
         return
     assert own in ORDER, f"{own} has no layer: add it to LAYERS"
-    for name, _ in imports(ast.parse(path.read_text()), path):
+    for name, _ in imports(path):
         assert not name.startswith("."), f"{path}: relative import {name}; write it out"
         if name.startswith("evenprune."):
             other = name.split(".")[1]
@@ -98,7 +109,7 @@ def test_imports_point_downward(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_heavy_packages_are_imported_where_they_are_needed(path):
     own = module_of(path)
-    at_once = {name.split(".")[0] for name, now in imports(ast.parse(path.read_text()), path) if now}
+    at_once = {name.split(".")[0] for name, now in imports(path) if now}
     optional = HEAVY - {"torch", "safetensors"}
     assert not at_once & optional, f"{own} imports {at_once & optional} on import"
     if own in NO_TORCH or own == "__init__":
@@ -107,8 +118,8 @@ def test_heavy_packages_are_imported_where_they_are_needed(path):
 
 def test_the_constraint_knows_neither_masks_nor_training_and_masks_know_no_groups():
     def used(module):
-        tree = ast.parse((PACKAGE / f"{module}.py").read_text())
-        return {name.split(".")[1] for name, _ in imports(tree, PACKAGE) if name.startswith("evenprune.")}
+        found = imports(PACKAGE / f"{module}.py")
+        return {name.split(".")[1] for name, _ in found if name.startswith("evenprune.")}
 
     for module in ("estimate", "plan", "constraint", "gap_constraint"):
         assert not used(module) & {"masks", "prunable", "training", "loop", "fleet"}
@@ -126,7 +137,7 @@ def calls(tree: ast.AST, *names: str):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_only_the_command_line_prints_and_only_atomic_writes(path):
-    own, tree = module_of(path), ast.parse(path.read_text())
+    own, tree = module_of(path), tree_of(path)
     if own not in {"cli", "__main__", "trackers"}:
         assert not list(calls(tree, "print"))
         assert "sys.argv" not in path.read_text()

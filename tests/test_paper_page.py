@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from evenprune import paper_comparison, paper_page, paper_results, paper_text, p
 from evenprune.paper_comparison import PaperReport
 from tests import audit_documents, paper_documents
 from tests.browsing import contrasts, page_colour
+from tests.commands import Done, called
 
 MEGABYTE = 1_000_000
 HOSTILE = list(audit_documents.HOSTILE_NAMES)
@@ -59,11 +61,11 @@ def partial(few, folder) -> PaperReport:
 
 @pytest.fixture(scope="module")
 def everything(folder) -> PaperReport:
-    """The real size: 100 groups, 5 seeds, faces too."""
+    """The real size: 100 groups, faces too."""
     documents = {
-        "cifar100.json": paper_documents.document(),
+        "cifar100.json": paper_documents.document(seeds=range(2)),
         "cifar100_multipliers.json": paper_documents.traces(),
-        "utkface.json": paper_documents.faces(),
+        "utkface.json": paper_documents.faces(seeds=range(2)),
     }
     return report_of(documents, folder)
 
@@ -172,9 +174,10 @@ def test_it_stays_under_a_megabyte(everything):
     assert page == paper_page.to_html(everything)
 
 
-def test_long_traces_are_thinned(few, folder):
-    many = {"traces": [trace for _ in range(10) for trace in paper_documents.traces(17_550)["traces"]]}
-    page = paper_page.to_html(report_of({**few, "cifar100_multipliers.json": many}, folder))
+def test_long_traces_are_thinned(few, report, folder):
+    one = {"runs": few["cifar100.json"]["runs"][:1]}
+    long = {"one.json": one, "long.json": paper_documents.traces(17_550)}
+    page = paper_page.to_html(replace(report, traces=10 * report_of(long, folder).traces))
     assert len(page.encode()) < MEGABYTE
 
 
@@ -209,8 +212,13 @@ def hostile(few: Documents) -> Documents:
     return documents
 
 
-def test_names_cannot_leave_their_place(few, folder):
-    page = paper_page.to_html(report_of(hostile(few), folder))
+@pytest.fixture(scope="module")
+def of_hostile_names(few, folder) -> PaperReport:
+    return report_of(hostile(few), folder)
+
+
+def test_names_cannot_leave_their_place(of_hostile_names):
+    page = paper_page.to_html(of_hostile_names)
     assert page.count("<script") == 3  # theme, data, program
     assert page.count("</script>") == 3
     assert "<img" not in page
@@ -241,17 +249,16 @@ def test_the_text_is_a_table_that_fits(few, report):
     assert "21." in text.split("seconds per run")[1]
 
 
-def test_hostile_names_are_plain_text(few, folder):
-    text = paper_text.to_text(report_of(hostile(few), folder))
+def test_hostile_names_are_plain_text(of_hostile_names):
+    text = paper_text.to_text(of_hostile_names)
     assert "\x1b" not in text
 
 
 # --- the command ---
 
 
-def command(*arguments: object, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "evenprune", "report", "paper", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+def command(*arguments: object, cwd: pathlib.Path) -> Done:
+    return called("report", "paper", *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -316,27 +323,15 @@ def test_the_report_loads_no_torch(home):
 
 
 @pytest.fixture
-def show(browser, tmp_path):
-    """Open a report as a page; at the end, no error was logged and nothing but the file was asked for."""
-    pages, requests, troubles = [], [], []
+def show(visit, tmp_path):
+    """Open a report as a page."""
 
     def opened(report, **options):
         path = tmp_path / "paper.html"
         path.write_text(paper_page.to_html(report), encoding="utf-8")
-        page = browser.new_page(**options)
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.goto(path.as_uri())
-        pages.append((page, path.as_uri()))
-        return page
+        return visit(path, **options)
 
-    yield opened
-    assert troubles == []
-    allowed = {address for _, address in pages}
-    assert [url for url in requests if url.split("#")[0] not in allowed and not url.startswith("data:")] == []
-    for page, _ in pages:
-        page.close()
+    return opened
 
 
 @pytest.mark.browser
@@ -449,8 +444,8 @@ def test_it_prints_in_light_colours_on_one_page_width(show, report):
 
 
 @pytest.mark.browser
-def test_hostile_names_stay_text(show, few, folder):
-    page = show(report_of(hostile(few), folder))
+def test_hostile_names_stay_text(show, of_hostile_names):
+    page = show(of_hostile_names)
     assert page.locator("main img, main script").count() == 0
     assert HOSTILE[0] in page.inner_text("#further")
     assert HOSTILE[0] in page.inner_text("#sources")

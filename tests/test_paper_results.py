@@ -33,6 +33,20 @@ def few() -> dict:
     return paper_documents.document(seeds=range(3), groups=8)
 
 
+@pytest.fixture(scope="module")
+def report(few, tmp_path_factory) -> paper_comparison.PaperReport:
+    return paper_comparison.compare(read(tmp_path_factory.mktemp("few"), few))
+
+
+@pytest.fixture(scope="module")
+def changed(few, tmp_path_factory) -> paper_comparison.PaperReport:
+    """A run of another commit, whose counts contradict its figures."""
+    document = copy.deepcopy(few)
+    document["runs"][0]["commit"] = "fff0000"
+    document["runs"][0]["test"]["max_excess_gap"] += 0.01
+    return paper_comparison.compare(read(tmp_path_factory.mktemp("changed"), document))
+
+
 def saved(folder: Path, document: object, name: str = "cifar100.json") -> Path:
     path = folder / name
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -452,8 +466,7 @@ def test_tolerances_are_judged_by_their_own():
     }  # fmt: skip
 
 
-def test_every_run_is_shown_somewhere(few, tmp_path):
-    report = paper_comparison.compare(read(tmp_path, few))
+def test_every_run_is_shown_somewhere(report):
     assert [(row.cell.method, row.sparsity) for row in report.further] == [("PW", 0.95)]
     cells = [cell for table in report.tables for cell in table.cells]
     cells += [cell for ablation in report.ablations for _, cell in ablation.rows]
@@ -532,10 +545,8 @@ def test_accuracies_of_groups_beside_the_papers(tmp_path):
     assert rows["NFT + ES"][0].paper is None
 
 
-def test_counts_that_contradict_the_figures_are_told(few, tmp_path):
-    document = copy.deepcopy(few)
-    document["runs"][0]["test"]["max_excess_gap"] += 0.01
-    (said,) = paper_comparison.compare(read(tmp_path, document)).doubts
+def test_counts_that_contradict_the_figures_are_told(changed):
+    (said,) = changed.doubts
     assert said.startswith("cifar100 NFT, 90 %, seed 0: max_excess_gap on test data is")
 
 
@@ -557,19 +568,16 @@ def test_the_summary_counts_what_it_says(few, tmp_path):
     assert [m for _, m, _, _ in summary.feasible] == met
 
 
-def test_what_it_was_made_with(few, tmp_path):
-    document = copy.deepcopy(few)
-    document["runs"][0]["commit"] = "fff0000"
-    made = paper_comparison.compare(read(tmp_path, document)).made_with
-    assert made.runs == len(document["runs"])
+def test_what_it_was_made_with(few, changed):
+    made = changed.made_with
+    assert made.runs == len(few["runs"])
     assert made.commits == {"abc1234": made.runs - 1, "fff0000": 1}
     assert made.devices == {"NVIDIA H200": made.runs}
-    assert made.seconds == pytest.approx(sum(r["seconds"] for r in document["runs"]))
-    assert made.timed_alike == sum(r["method"] not in ("CEAG (table)", "PW") for r in document["runs"])
+    assert made.seconds == pytest.approx(sum(r["seconds"] for r in few["runs"]))
+    assert made.timed_alike == sum(r["method"] not in ("CEAG (table)", "PW") for r in few["runs"])
 
 
-def test_the_document_is_plain_json(few, tmp_path):
-    report = paper_comparison.compare(read(tmp_path, few))
+def test_the_document_is_plain_json(few, report):
     document = json.loads(json.dumps(paper_comparison.to_document(report), allow_nan=False))
     assert document["schema"] == "evenprune.paper/1"
     cell = next(

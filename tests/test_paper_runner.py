@@ -451,7 +451,7 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
         words = ("--epochs=2", "--methods", "CEAG", "--seeds=0-1")
         assert call(tmp_path, "variant", *words, name) == 0
     apart = [
-        json.loads((tmp_path / f"results_{name}.json").read_text(encoding="utf-8"))["runs"]
+        json.loads((tmp_path / f"results_{name}_2_epochs.json").read_text(encoding="utf-8"))["runs"]
         for name in ("plain", "fast")
     ]
     assert [(run["recipe"], run["epochs"]) for run in apart[0]] == [("plain", 2)] * 2
@@ -586,20 +586,19 @@ def run_apart(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-@pytest.mark.parametrize(
-    "module", ["evenprune.training", "evenprune.data.cifar100", "paper.runner", "paper.cifar100"]
-)
-def test_neither_polars_nor_typer_nor_rich_is_needed(module: str) -> None:
+def test_neither_polars_nor_typer_nor_rich_is_needed() -> None:
     absent = ["polars", "typer", "rich", "altair", "sklearn"]
-    done = run_apart("-c", f"import sys; sys.modules.update(dict.fromkeys({absent})); import {module}")
+    modules = "evenprune.data.cifar100, evenprune.training, paper.runner, paper.cifar100"
+    done = run_apart("-c", f"import sys; sys.modules.update(dict.fromkeys({absent})); import {modules}")
     assert done.returncode == 0, done.stderr
 
 
-def test_it_runs_as_a_file(tmp_path: Path) -> None:
+def test_it_runs_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run_apart("paper/cifar100.py", "list", f"--results={tmp_path / 'none.json'}", "--seeds=0,1")
     assert done.returncode == 0, done.stderr
     assert "NFT + ES            92.5%  · ·" in done.stdout
-    assert run_apart("paper/cifar100.py", "--help").returncode == 0
-    done = run_apart("paper/cifar100.py", "table", "--methods", "GRAPE")
-    assert done.returncode == 2
-    assert "invalid choice: 'GRAPE'" in done.stderr
+    for words, code in ((["--help"], 0), (["table", "--methods", "GRAPE"], 2)):
+        with pytest.raises(SystemExit) as end:
+            cifar100.main(words)
+        assert end.value.code == code
+    assert "invalid choice: 'GRAPE'" in capsys.readouterr().err

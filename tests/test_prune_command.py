@@ -1,11 +1,10 @@
-"""The commands prune and run, as a user starts them: results, exit codes, and every kind of bad input."""
+"""The commands prune and run: results, exit codes, and every kind of bad input."""
 
 import json
 import re
-import resource
-import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evenprune import architectures, data_source
+from evenprune import architectures, built_in, data_source
 from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN
 from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
 from evenprune.tally import InputProblems
+from tests.commands import Done, called, largest_file, started
 from tests.photo_cases import photos
 from tests.training_cases import NAMES, images, network, trained
 
-COMMAND = [sys.executable, "-m", "evenprune"]
 MODULE = """
 import torch
 from torch import nn
@@ -43,12 +42,6 @@ def text():
     return "a model"
 """
 FAST = ["--epochs", "3", "--pruning-epochs", "1", "--batch-size", "24", "--lr", "0.05", "--k", "5"]
-Done = subprocess.CompletedProcess[str]
-
-
-def run(*arguments: Any, **options: Any) -> Done:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +76,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prune(
-    place: Path, *more: Any, model: str = "model.py:build_model", data: str = "samples.npz", **options: Any
-) -> Done:
+def prune(place: Path, *more: Any, data: str = "samples.npz", start: bool = False) -> Done:
     needed = ["--data", data, "--groups", "age", "--weights", "dense.safetensors", "--tolerance", "0.5"]
-    return run("prune", model, *needed, *FAST, *more, cwd=place, **options)
+    run = started if start else called
+    return run("prune", "model.py:build_model", *needed, *FAST, *more, cwd=place)
 
 
 def test_a_model_of_ones_own_is_pruned_and_everything_is_written(place: Path) -> None:
@@ -103,7 +95,7 @@ def test_a_model_of_ones_own_is_pruned_and_everything_is_written(place: Path) ->
         "--out",
         "runs/x",
     ]
-    done = prune(place, *flags)
+    done = prune(place, *flags, start=True)
     assert done.returncode in (0, 3), done.stderr
     out = place / "runs/x"
     document = json.loads((out / "comparison.json").read_text())
@@ -225,19 +217,16 @@ def test_the_strictest_audit_of_all_runs_is_the_verdict(at_home: dict[str, Any])
 
 
 def test_a_full_disk_is_one_message(place: Path) -> None:
-    done = prune(
-        place,
-        "--out",
-        "runs/full",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
-    )
+    with largest_file(6000):
+        done = prune(place, "--out", "runs/full")
     refused(done, "runs/full")
     assert "No room for the checkpoint" in done.stderr or "Cannot write" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["prune", "run"])
-def test_help_explains_each_flag_in_one_line(command: str) -> None:
-    lines = run(command, "--help", env={"COLUMNS": "80", "PATH": "/usr/bin"}).stdout.splitlines()
+def test_help_explains_each_flag_in_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = called(command, "--help").stdout.splitlines()
     options = lines[lines.index("Options:") + 1 :]
     assert len(options) > 15
     assert all(re.match(r"  --[a-z-]+ +\S", line) for line in options if line)
@@ -271,7 +260,7 @@ def at_photos(photo_place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     return {
         "model": "small_cnn", "weights": "dense.safetensors", "data": "photos", "table": "photos.csv",
         "label": "smiling", "groups": ["race,gender"], "image_size": 24, "sparsity": 0.6, "tolerance": 0.5,
-        "epochs": 3, "pruning_epochs": 1, "batch_size": 32, "k": 5,
+        "epochs": 2, "pruning_epochs": 1, "batch_size": 32, "k": 5,
     }  # fmt: skip
 
 
@@ -322,7 +311,7 @@ def test_notes_on_the_data_come_before_the_training(at_photos: dict[str, Any], p
     given = {"--weights": "weights", "--data": "data", "--table": "table", "--label": "label"}
     flags = [part for flag, name in given.items() for part in (flag, at_photos[name])]
     more = ["--groups", "race", "--image-size", 24, "--tolerance", 0.5, "--device", "gpu"]
-    done = run("prune", "small_cnn", *flags, *more, cwd=photo_place)
+    done = called("prune", "small_cnn", *flags, *more, cwd=photo_place)
     refused(done, "evenprune: note: the labels were numbered in sorted order: 0 no, 1 yes", "device 'gpu'")
 
 
@@ -460,7 +449,7 @@ def test_notes_speak_of_flags(at_photos: dict[str, Any]) -> None:
     with pytest.raises(InputProblems, match="device 'gpu'"):
         conducted(PruneFlags(**at_photos | {"groups": ["race,age"], "device": "gpu"}), told.append)
     assert [note for note in told if re.search("'age' holds 8. different numbers .*: --bin age=quant", note)]
-    flags = {"groups": ["race,age"], "bin": ["age=quantiles:4"], "k": 40}
+    flags = {"groups": ["race,age"], "bin": ["age=quantiles:4"], "k": 40, "epochs": 3}
     _, _, notes = conducted(PruneFlags(**at_photos | flags))
     assert [note for note in notes if "Merge groups (--merge-below), lower --k, or use --method" in note]
 
@@ -518,7 +507,8 @@ def test_architectures_are_built_for_the_data(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_built_in_experiment_runs(tmp_path: Path) -> None:
+def test_a_built_in_experiment_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built_in, "DENSE", replace(built_in.DENSE, epochs=4))  # for a test's time
     flags = [
         "--epochs",
         "4",
@@ -531,7 +521,7 @@ def test_a_built_in_experiment_runs(tmp_path: Path) -> None:
         "--out",
         tmp_path / "d",
     ]
-    done = run("run", "digits", *flags)
+    done = called("run", "digits", *flags)
     assert done.returncode in (0, 1, 3), done.stderr
     assert "digits-ceag-s0.97-" in done.stdout
     assert "evenprune: note:" not in done.stderr  # a ring of 20 fits the 30 samples of the rare digits

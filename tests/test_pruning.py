@@ -3,9 +3,7 @@
 import copy
 import json
 import math
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from evenprune.recipe import Recipe, Split
 from evenprune.result import Result
 from evenprune.tally import InputProblems
 from evenprune.training import NotFinite
+from tests.commands import largest_file
 from tests.training_cases import NAMES, Branching, images, network, recipe, trained
 
 TRAIN, TEST = images(200), images(160, seed=1)
@@ -403,17 +402,6 @@ def test_a_loss_that_explodes_names_the_run_and_keeps_the_checkpoint(tmp_path: P
         call(folder=tmp_path, recipe=wild, seeds=range(2))
     with pytest.raises(NotFinite, match=r"leave these runs out\.$"):
         call(recipe=wild)
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """As on a full disk: files cannot grow beyond `size` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_is_one_message_and_more_room_resumes(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import polars as pl
 import pytest
 
 from tests import audit_documents
+from tests.commands import called
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "audit.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -45,8 +44,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def document(table: Path, kind: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "evenprune", "audit", str(table), *KINDS[kind].split(), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = called("audit", table, *KINDS[kind].split(), "--json", "-")
     assert not done.stderr
     written: dict[str, Any] = json.loads(done.stdout, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
     return written
