@@ -127,7 +127,8 @@ def fit(
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             fitted += _fit_fleet(job)
-            gc.collect()  # a captured step refers to itself; its memory is for the next fleet
+            if on_gpu:  # a captured step refers to itself; its memory is for the next fleet
+                gc.collect()
     return fitted
 
 
