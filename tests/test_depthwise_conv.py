@@ -1,9 +1,5 @@
 """Depthwise convolutions: the kernels in Triton's interpreter, and where they are used."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,26 +13,20 @@ from evenprune.depthwise_conv import SETTINGS, Lanes, Setting, block_of, fits, s
 from evenprune.fleet import widen
 from evenprune.models import mobilenet_v2
 from evenprune.wide_layers import WideConv2d
+from tests.kernel_process import interpreted, needs_triton
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {"float32": 1e-6, "transposed": 1e-6, "weight": 1e-6, "images": 2**-7}  # bfloat16 has eight bits
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@needs_triton
 def test_kernels_agree_with_the_plain_convolution() -> None:
     """Result and all gradients. In a process of its own: importing Triton chooses the interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.depthwise_convs"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    printed = interpreted("depthwise_convs")
+    lines = [line.split() for line in printed]
     assert len(lines) == 20
-    assert all(float(error) < BOUNDS[what] for *_, what, error in lines), done.stdout
+    assert all(float(error) < BOUNDS[what] for *_, what, error in lines), printed
 
 
 def layer(*size: int, stride: int = 1, pad: int = 1, images: int = 2, side: int = 8) -> bool:

@@ -1,10 +1,6 @@
 """Norm, shortcut and activation as one step: the kernels in Triton's interpreter, and what is made one."""
 
 import copy
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,26 +13,20 @@ from evenprune.fleet import extract, widen
 from evenprune.fused_norm import NormAct, Table, chunks_of, serves, tile_width
 from evenprune.models import cifar_resnet56, mobilenet_v2, resnet34
 from evenprune.norm_fusion import fuse
+from tests.kernel_process import interpreted, needs_triton
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@needs_triton
 def test_kernels_agree_with_the_plain_operations() -> None:
     """Result, all gradients, running statistics. In a process of its own: Triton chooses its interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.fused_norms"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    *cases, network = (float(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines())
+    printed = interpreted("fused_norms")
+    *cases, network = (float(line.rsplit(" ", 1)[1]) for line in printed)
     assert len(cases) == 20
-    assert max(cases) < 1e-6, done.stdout
-    assert network < 1e-5, done.stdout  # rounding, through seven layers
+    assert max(cases) < 1e-6, printed
+    assert network < 1e-5, printed  # rounding, through seven layers
 
 
 # --- what becomes one step ---

@@ -1,9 +1,5 @@
 """Convolutions for narrow groups: the kernels in Triton's interpreter, and where they are used."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,25 +9,18 @@ from torch import nn
 from evenprune import grouped_conv
 from evenprune.grouped_conv import Shape
 from evenprune.wide_layers import WideConv2d, widened
+from tests.kernel_process import interpreted, needs_triton
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+@needs_triton
 def test_kernels_agree_with_the_plain_convolution() -> None:
     """Result and all gradients. In a process of its own: importing Triton chooses the interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.narrow_convs"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 12
-    assert all(float(line.rsplit(" ", 1)[1]) < 1e-6 for line in lines), done.stdout
+    printed = interpreted("narrow_convs")
+    assert len(printed) == 12
+    assert all(float(line.rsplit(" ", 1)[1]) < 1e-6 for line in printed), printed
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,6 @@
 """1×1 convolutions: the kernels in Triton's interpreter and as machine code, and where they are used."""
 
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +16,21 @@ from evenprune.grouped_conv import Shape
 from evenprune.models import mobilenet_v2
 from evenprune.pointwise_conv import PAIR_UP, PRODUCT, SIZES, block_of, fits, size_of
 from evenprune.wide_layers import WideConv2d
+from tests.kernel_process import interpreted, needs_triton
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {"float32": 1e-6, "turned": 1e-6, "weight": 1e-6, "images": 2**-10}  # float16 has eleven bits
 POINTWISE = Shape(1, 1, 0, 4)
-needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 
 
 @pytest.mark.slow
 @needs_triton
 def test_kernels_agree_with_the_plain_convolution() -> None:
     """Result and all gradients. In a process of its own: importing Triton chooses the interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.pointwise_convs"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    printed = interpreted("pointwise_convs")
+    lines = [line.split() for line in printed]
     assert len(lines) == 24
-    assert all(float(error) < BOUNDS[what] for *_, what, error in lines), done.stdout
+    assert all(float(error) < BOUNDS[what] for *_, what, error in lines), printed
 
 
 def layer(*size: int, channels: int = 64, shape: Shape = POINTWISE, images: int = 2, side: int = 8) -> bool:

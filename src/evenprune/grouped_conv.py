@@ -5,9 +5,10 @@ kernel per group for strided layers and for layers of 3 channels, and is slow fo
 conv_kernels.py take over there; elsewhere, and without Triton or a GPU, torch.nn.functional.conv2d serves.
 Tests hold the two against each other.
 
-Measured on one H200 (CifarResNet-56, batch 128; forward, gradient of input and of weight, in µs): a strided
-3×3 layer of 25 runs: cuDNN 2,337, here 486; strided 1×1: 2,192 and 115; the first layer: 963 and 475; a
-16-channel layer of a single run: 89 and 37 (benchmarks/results/narrow_conv_settings.json).
+The kernels that gather, measured on one H200 (CifarResNet-56, batch 128; forward, gradient of input and of
+weight, in µs): a strided 3×3 layer of 25 runs: cuDNN 2,337, here 486; strided 1×1: 2,192 and 115; the first
+layer: 963 and 475; a 16-channel layer of a single run: 89 and 37
+(benchmarks/results/narrow_conv_settings.json).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ MOST_ELEMENTS = 2**31 - 1  # of a tensor: places are 32-bit numbers
 LEAST_BLOCK = 16  # channels are rounded up to this, and to a power of two, in a product
 LEAST_INPUT = 4  # channels that are loaded at once: eight bytes
 
-# Settings by the channels that come in, measured on one H200.
+# Settings by the channels that come in; those of gather are measured on one H200.
 # gather: pixels of a program, taps fetched for one product (0: one product per tap), warps, stages.
 GATHER = {4: (128, 16, 8, 1), 16: (256, 0, 4, 3), 32: (128, 0, 4, 3), 64: (128, 0, 8, 3)}
 GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in all
 # walk: pairs of pixels of a row at a time, rows of a program, warps, stages.
 # walk_back: pixels of a row at a time, rows of a program, warps, stages, programs in all.
-# Only where they win: 16 channels of more than FEW_RUNS runs.
+# For 16 channels (also the padded 4 of a first layer) of more than FEW_RUNS runs. An earlier form of these
+# two beat cuDNN there (paper/LOG.md); this one and its settings are not timed yet.
 WALK = {16: (32, 32, 2, 3)}
 WALK_BACK = {16: (64, 32, 4, 1, 2112)}
 
