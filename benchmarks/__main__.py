@@ -18,7 +18,7 @@ from evenprune import atomic
 
 NAMES = ("audit_speed", "constraint_overhead", "coverage", "fairgrape", "image_cache")
 # Need a GPU: only if named.
-ASKED_FOR = ("gpu", "narrow_conv", "depthwise_conv", "pointwise_conv", "images_per_second")
+ASKED_FOR = ("gpu", "narrow_conv", "fused_norm", "depthwise_conv", "pointwise_conv", "images_per_second")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -83,7 +83,9 @@ def test_a_captured_training_resumes(problem: tuple[nn.Module, Data], tmp_path: 
         torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [Shape(3, 1, 1, 2), Shape(3, 2, 1, 7), Shape(1, 2, 0, 5)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [Shape(3, 1, 1, 2), Shape(3, 1, 1, 7), Shape(3, 2, 1, 7), Shape(1, 2, 0, 5)], ids=str
+)
 @pytest.mark.parametrize("channels", [3, 16, 32, 64])
 def test_kernels_on_the_device(shape: Shape, channels: int) -> None:
     out = 16 if channels == 3 else min(2 * channels, 64)
