@@ -3,7 +3,7 @@
 Times are µs of forward, gradient of the input and of the weight (bfloat16, batch 128, channels-last),
 replayed from a CUDA graph. `floor_us` is the time to read the inputs and write the results at 4.2 TB/s.
 
-`python -m benchmarks.narrow_conv tune` tries settings of the walking kernels, prints the best and keeps them.
+`python -m benchmarks.narrow_conv tune [RUNS]` tries settings of the walking kernels, prints and keeps them.
 """
 
 from __future__ import annotations
@@ -169,9 +169,10 @@ def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["tune"]:
-        from benchmarks import walk_settings
+    match sys.argv[1:]:
+        case ["tune", *runs] if len(runs) < 2 and all(word.isdigit() for word in runs):
+            from benchmarks import walk_settings
 
-        walk_settings.tune()
-    else:
-        sys.exit("python -m benchmarks narrow_conv, or python -m benchmarks.narrow_conv tune")
+            walk_settings.tune(*map(int, runs))
+        case _:
+            sys.exit("python -m benchmarks narrow_conv, or python -m benchmarks.narrow_conv tune [RUNS]")

@@ -1,7 +1,8 @@
-"""Settings of the walking kernels, tried on a GPU: `python -m benchmarks.narrow_conv tune`.
+"""Settings of the walking kernels, tried on a GPU: `python -m benchmarks.narrow_conv tune [RUNS]`.
 
-Kernels are compiled in parallel processes; then every setting is timed on the layers of 25 runs. Four warps
-and 64 pairs make a product of warp groups, whose fences cost more than the product: left out.
+Kernels are compiled in parallel processes; then every setting is timed on the layers of 25 runs, or of as
+many as are named. Four warps and 64 pairs make a product of warp groups, whose fences cost more than the
+product: left out.
 """
 
 from __future__ import annotations
@@ -14,42 +15,44 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.__main__ import keep
-from benchmarks.narrow_conv import LAYERS, cudnn, replayed_us, tensors
+from benchmarks.narrow_conv import LAYERS, cudnn, ours, replayed_us, tensors
 from evenprune import grouped_conv
 
-RUNS, PROCESSES, BEST = 25, 14, 4
+MANY, PROCESSES, BEST = 25, 14, 4
 NAMES = ("16", "32")
 SHAPES = ((16, 1), (16, 2), (32, 1), (32, 2), (32, 4), (64, 2))  # pairs of pixels at a time, warps
 BACK_SHAPES = ((32, 1), (32, 2), (64, 2), (64, 4), (32, 4), (128, 4))  # pixels at a time, warps
-SHARES, STAGES, PROGRAMS = (1, 2), (1, 2, 3), (528, 1056, 2112, 4224)  # of the rows, in bands
+STAGES, PROGRAMS = (1, 2, 3), (528, 1056, 2112, 4224)
+SHARES, SHARES_OF_FEW = (1, 2), (2, 4, 8)  # of the rows, in bands: few runs need more programs
 
 
 class Option(NamedTuple):
     layer: str
+    runs: int
     back: bool
     setting: tuple[int, ...]
 
 
-def options(name: str) -> list[Option]:
-    side = LAYERS[name][2]
+def options(name: str, runs: int) -> list[Option]:
+    side, shares = LAYERS[name][2], SHARES if runs > grouped_conv.FEW_RUNS else SHARES_OF_FEW
     walks = [
-        Option(name, False, (pairs, side // share, warps, stages))
-        for (pairs, warps), share, stages in itertools.product(SHAPES, SHARES, STAGES)
+        Option(name, runs, False, (pairs, side // share, warps, stages))
+        for (pairs, warps), share, stages in itertools.product(SHAPES, shares, STAGES)
         if pairs >= side // 2
     ]
     return walks + [
-        Option(name, True, (pixels, side // share, warps, 1, programs))
-        for (pixels, warps), share, programs in itertools.product(BACK_SHAPES, SHARES, PROGRAMS)
+        Option(name, runs, True, (pixels, side // share, warps, 1, programs))
+        for (pixels, warps), share, programs in itertools.product(BACK_SHAPES, shares, PROGRAMS)
         if pixels >= side
     ]
 
 
 def timed(option: Option) -> dict[str, float]:
     """µs of the parts that the option is for; nothing if it cannot be built."""
-    xs, dys, weight, shape = tensors(option.layer, RUNS)
-    size, channels = list(xs[0].shape[2:]), LAYERS[option.layer][0]
-    grouped_conv.WALK = {channels: option.setting if not option.back else (32, 8, 2, 1)}  # type: ignore[dict-item]
-    grouped_conv.WALK_BACK = {channels: option.setting if option.back else (64, 8, 2, 1, 1056)}  # type: ignore[dict-item]
+    xs, dys, weight, shape = tensors(option.layer, option.runs)
+    size, key = list(xs[0].shape[2:]), shape.key(LAYERS[option.layer][0])
+    grouped_conv.WALK = {key: option.setting if not option.back else (32, 8, 2, 1)}  # type: ignore[dict-item]
+    grouped_conv.WALK_BACK = {key: option.setting if option.back else (64, 8, 2, 1, 1056)}  # type: ignore[dict-item]
     try:
         if option.back:
             return {"weight": replayed_us(lambda i: grouped_conv.narrow_conv_back(xs[i], dys[i], *shape))}
@@ -67,21 +70,22 @@ def build(part: list[Option]) -> None:
         timed(option)
 
 
-def tune() -> None:
-    start, every = time.time(), [option for name in NAMES for option in options(name)]
+def tune(runs: int = MANY) -> None:
+    start, every = time.time(), [option for name in NAMES for option in options(name, runs)]
+    rivals = {name: {"cudnn": cudnn(name, runs), "as set": ours(name, runs)} for name in NAMES}
     once = list({(o.layer, o.back, o.setting[:4]): o for o in every}.values())
     with get_context("spawn").Pool(PROCESSES) as pool:
         pool.map(build, [once[i::PROCESSES] for i in range(PROCESSES)], chunksize=1)
     compiled = time.time() - start
     rows = [{**option._asdict(), "us": us} for option in every if (us := timed(option))]
-    rivals = {name: cudnn(name, RUNS) for name in NAMES}
     for name, back in itertools.product(NAMES, (False, True)):
         own = sorted((r for r in rows if (r["layer"], r["back"]) == (name, back)), key=total)
         shown = "; ".join(f"{told(row['us'])} {row['setting']}" for row in own[:BEST])
-        print(f"{name}, {'back' if back else 'walk'}: {shown}; cuDNN {told(rivals[name])}", flush=True)
-    figures = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "runs": RUNS}
-    figures |= {"compilation_s": compiled, "cudnn_us": rivals, "settings": rows}
-    keep("walk_settings", figures, time.time() - start)
+        others = ", ".join(f"{word} {told(us)}" for word, us in rivals[name].items())
+        print(f"{name}, {'back' if back else 'walk'}: {shown}; {others}", flush=True)
+    figures = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "runs": runs}
+    figures |= {"compilation_s": compiled, "rivals_us": rivals, "settings": rows}
+    keep("walk_settings" if runs == MANY else f"walk_settings_{runs}", figures, time.time() - start)
 
 
 def total(row: dict[str, Any]) -> float:

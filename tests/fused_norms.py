@@ -89,7 +89,7 @@ def whole_network_error() -> float:
 
 
 if __name__ == "__main__":
-    fused_norm.TILE, fused_norm.SUMS = (4, 4, 1), (4, 4, 1, 6)
+    fused_norm.TILE, fused_norm.SUMS = (1, 4, 1), (1, 4, 1, 6)
     acts, ways = ("none", "relu", "relu6"), [*itertools.product((True, False), (True, False))]
     cases = [(SIZES[0], act, *way) for act in acts for way in ways]
     cases += [(size, acts[i % 3], *way) for size in SIZES[1:] for i, way in enumerate(ways)]

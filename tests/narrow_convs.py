@@ -47,10 +47,12 @@ if __name__ == "__main__":
     grouped_conv.GATHER_BACK = (16, 4, 1, 12)
     for number, case in enumerate(CASES):
         print("gather", case, largest_error(case, bias=number % 2 == 0))
-    grouped_conv.FEW_RUNS = 0  # whose place the walking kernels now take
-    for pixels, rows, programs in ((16, 4, 4), (32, 8, 1)):
-        grouped_conv.WALK = {16: (pixels, rows, 4, 1), 32: (pixels, rows, 4, 1)}
-        grouped_conv.WALK_BACK = {size: (*values, programs) for size, values in grouped_conv.WALK.items()}
+    # The walking kernels: with few runs and with many, their own gradients of the weight and those of others.
+    for pixels, rows, programs, few in ((16, 4, 4, 0), (32, 8, 1, 4), (16, 8, 0, 0), (16, 8, 0, 4)):
+        grouped_conv.FEW_RUNS = few
+        grouped_conv.WALK = {(size, few > 0): (pixels, rows, 4, 1) for size in (16, 32)}
+        own = {key: (*values, programs) for key, values in grouped_conv.WALK.items()}
+        grouped_conv.WALK_BACK = own if programs else {}
         for case in CASES:
             if case[4:7] == (3, 1, 1):
                 print("walk", case, largest_error(case, bias=False))

@@ -29,15 +29,23 @@ else:  # no GPU, or a build of torch without Triton
 Act = Literal["none", "relu", "relu6"]
 CODES: dict[Act, int] = {"none": 0, "relu": 1, "relu6": 2}
 MOST_ELEMENTS = 2**31 - 1  # places are 32-bit numbers
-# Rows of a tile, warps, stages; and for sums, programs in all.
+# Rows of the widest tile (narrower ones have more), warps, stages; and for sums, programs in all.
 TILE = (64, 4, 1)
-SUMS = (32, 4, 3, 1056)
+SUMS = (64, 8, 3, 528)
 WIDEST, WASTE = 64, 0.15  # columns of a tile: the most, and the share of them that may lie beyond the last
-MOST_CHUNKS = 1024
+MOST_CHUNKS = 128  # that one program adds up
 
 
 class NormAct(nn.BatchNorm2d):
     """A batch norm that also adds a residual and activates: norm_fusion makes it of a model's layers."""
+
+    tickets: Tensor  # [channels] int32: how many programs have ended; zero between calls
+
+    @classmethod
+    def become(cls, norm: nn.BatchNorm2d) -> None:
+        """Make a plain norm one of these, in place."""
+        norm.__class__ = cls
+        norm.register_buffer("tickets", no_tickets(norm), persistent=False)
 
     def forward(  # type: ignore[override]  # with more arguments
         self, input: Tensor, residual: Tensor | None = None, act: Act = "none", twice: bool = False
@@ -47,6 +55,11 @@ class NormAct(nn.BatchNorm2d):
             return fused(self, input, residual, act, twice=twice)
         result = plain(self, input, residual, act)
         return (result, result) if twice else result
+
+
+def no_tickets(norm: nn.BatchNorm2d) -> Tensor:
+    place = norm.weight.device if norm.affine else None  # without weights the kernels do not serve
+    return torch.zeros(norm.num_features, dtype=torch.int32, device=place)
 
 
 def plain(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: Act) -> Tensor:
@@ -73,13 +86,14 @@ def fused(
     x = x.contiguous(memory_format=torch.channels_last)
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
+    tickets = norm.tickets if isinstance(norm, NormAct) else no_tickets(norm)
     if norm.training:
-        mean, scale = batch_moments(norm, x)
+        mean, scale = batch_moments(norm, x, tickets)
     else:
         assert norm.running_mean is not None
         assert norm.running_var is not None
         mean, scale = norm.running_mean, (norm.running_var + norm.eps).rsqrt()
-    args = (x, residual, norm.weight, norm.bias, mean, scale, act, norm.training, twice)
+    args = (x, residual, norm.weight, norm.bias, mean, scale, tickets, act, norm.training, twice)
     return cast("Tensor | tuple[Tensor, Tensor]", _Fused.apply(*args))  # type: ignore[no-untyped-call]
 
 
@@ -111,6 +125,11 @@ def tile_width(columns: int) -> int:
     return 16
 
 
+def tile_rows(rows: int, wide: int) -> int:
+    """Of a tile that holds as much as the widest one does."""
+    return rows * WIDEST // wide
+
+
 def chunks_of(table: Table, block: int, programs: int) -> tuple[int, int]:
     """Rows of a chunk, a multiple of the tile's; and chunks."""
     wanted = min(MOST_CHUNKS, max(1, programs // table.across))
@@ -118,22 +137,41 @@ def chunks_of(table: Table, block: int, programs: int) -> tuple[int, int]:
     return rows, -(-table.rows // rows)
 
 
+class Sums(NamedTuple):
+    """How the sums over all rows are taken, and what the programs leave for the last of them."""
+
+    grid: tuple[int, int]
+    chunk: int
+    part: Tensor  # [chunks, 2, columns]
+    settings: dict[str, int]
+
+    @classmethod
+    def of(cls, table: Table, device: torch.device) -> Sums:
+        rows, warps, stages, programs = SUMS
+        block = tile_rows(rows, table.wide)
+        chunk, chunks = chunks_of(table, block, programs)
+        part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=device)
+        told = {"CHUNKS": 1 << (chunks - 1).bit_length(), "BLOCK": block, "WIDE": table.wide}
+        return cls((table.across, chunks), chunk, part, {**told, "num_warps": warps, "num_stages": stages})
+
+
+def tiles(table: Table) -> tuple[tuple[int, int], dict[str, int]]:
+    """The grid and the settings of a kernel that works on one tile after another."""
+    rows, warps, stages = TILE
+    block = tile_rows(rows, table.wide)
+    grid = (table.across, -(-table.rows // block))
+    return grid, {"BLOCK": block, "WIDE": table.wide, "num_warps": warps, "num_stages": stages}
+
+
 @torch.no_grad()
-def batch_moments(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
+def batch_moments(norm: nn.BatchNorm2d, x: Tensor, tickets: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and 1 / √(variance + eps) of every channel; the running statistics move on."""
-    table, (block, warps, stages, programs) = Table.of(x), SUMS
-    chunk, chunks = chunks_of(table, block, programs)
-    part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=x.device)
-    norm_kernels.moments[(table.across, chunks)](
-        x, part, table.rows, table.columns, chunk,
-        BLOCK=block, WIDE=table.wide, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    table = Table.of(x)
+    sums = Sums.of(table, x.device)
     mean, scale = (torch.empty(table.columns, dtype=torch.float32, device=x.device) for _ in range(2))
-    narrow = min(table.wide, 16)
-    norm_kernels.finish_moments[(-(-table.columns // narrow),)](
-        part, mean, scale, norm.running_mean, norm.running_var, norm.num_batches_tracked,
-        table.rows, table.columns, chunk, chunks, float(cast(float, norm.momentum)), norm.eps,
-        CHUNKS=1 << (chunks - 1).bit_length(), WIDE=narrow, num_warps=4,
+    norm_kernels.moments[sums.grid](
+        x, sums.part, tickets, mean, scale, norm.running_mean, norm.running_var, norm.num_batches_tracked,
+        table.rows, table.columns, sums.chunk, float(cast(float, norm.momentum)), norm.eps, **sums.settings,
     )  # fmt: skip
     return mean, scale
 
@@ -141,11 +179,11 @@ def batch_moments(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
 def apply(
     x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor, act: Act
 ) -> Tensor:
-    table, (block, warps, stages), y = Table.of(x), TILE, torch.empty_like(x)
-    norm_kernels.apply[(table.across, -(-table.rows // block))](
+    table, y = Table.of(x), torch.empty_like(x)
+    grid, settings = tiles(table)
+    norm_kernels.apply[grid](
         x, residual if residual is not None else x, y, mean, scale, weight, bias, table.rows, table.columns,
-        RESIDUAL=residual is not None, ACT=CODES[act], BLOCK=block, WIDE=table.wide,
-        num_warps=warps, num_stages=stages,
+        RESIDUAL=residual is not None, ACT=CODES[act], **settings,
     )  # fmt: skip
     return y
 
@@ -154,12 +192,12 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor,
-        scale: Tensor, act: Act, training: bool, twice: bool,
+        scale: Tensor, tickets: Tensor, act: Act, training: bool, twice: bool,
     ) -> Any:  # fmt: skip
         y = apply(x, residual, weight, bias, mean, scale, act)
         cut = act != "none" and residual is not None
         ctx.save_for_backward(x, y if cut else None, weight, bias, mean, scale)
-        ctx.act, ctx.training, ctx.has_residual = act, training, residual is not None
+        ctx.told = (tickets, act, training, residual is not None)
         ctx.set_materialize_grads(False)
         return (y, y.detach()) if twice else y
 
@@ -169,34 +207,32 @@ class _Fused(torch.autograd.Function):
         x, y, weight, bias, mean, scale = ctx.saved_tensors
         given = [g.contiguous(memory_format=torch.channels_last) for g in grown if g is not None]
         if not given:
-            return (None,) * 9
-        dx, dr, sums = back(x, y, given, weight, bias, mean, scale, ctx.act, ctx.training, ctx.has_residual)
-        return dx, dr, sums[1], sums[0], None, None, None, None, None
+            return (None,) * 10
+        dx, dr, sums = back(x, y, given, weight, bias, mean, scale, *ctx.told)
+        return dx, dr, sums[1], sums[0], None, None, None, None, None, None
 
 
 def back(
     x: Tensor, y: Tensor | None, given: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor,
-    scale: Tensor, act: Act, training: bool, has_residual: bool,
+    scale: Tensor, tickets: Tensor, act: Act, training: bool, has_residual: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """Gradients of x and of the residual; and [2, columns], those of bias and weight."""
-    table, (block, warps, stages, programs) = Table.of(x), SUMS
-    chunk, chunks = chunks_of(table, block, programs)
-    part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=x.device)
+    table = Table.of(x)
+    how = Sums.of(table, x.device)
+    sums = torch.empty(2, table.columns, dtype=torch.float32, device=x.device)
     dy, other = given[0], given[1] if len(given) > 1 else None
     keep = other is not None or (has_residual and act != "none")
     g = torch.empty_like(x) if keep else dy
-    norm_kernels.back_sums[(table.across, chunks)](
+    norm_kernels.back_sums[how.grid](
         dy, other if other is not None else dy, x, y if y is not None else x, g, mean, scale, weight, bias,
-        part, table.rows, table.columns, chunk,
-        OTHER=other is not None, FROM_Y=y is not None, KEEP=keep, ACT=CODES[act],
-        BLOCK=block, WIDE=table.wide, num_warps=warps, num_stages=stages,
+        how.part, tickets, sums, table.rows, table.columns, how.chunk,
+        OTHER=other is not None, FROM_Y=y is not None, KEEP=keep, ACT=CODES[act], **how.settings,
     )  # fmt: skip
-    sums = part.sum(0)
-    dx, (tile, warps, stages) = torch.empty_like(x), TILE
+    dx = torch.empty_like(x)
+    grid, settings = tiles(table)
     # In evaluation mean and scale are constants: dx = weight · scale · g.
-    norm_kernels.back_apply[(table.across, -(-table.rows // tile))](
+    norm_kernels.back_apply[grid](
         g, x, dx, mean, scale, weight, bias, sums if training else torch.zeros_like(sums),
-        table.rows, table.columns,
-        ACT=0 if keep else CODES[act], BLOCK=tile, WIDE=table.wide, num_warps=warps, num_stages=stages,
+        table.rows, table.columns, ACT=0 if keep else CODES[act], **settings,
     )  # fmt: skip
     return dx, g if has_residual else None, sums

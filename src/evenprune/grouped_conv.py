@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -38,10 +39,11 @@ GATHER = {4: (128, 16, 8, 1), 16: (256, 0, 4, 3), 32: (128, 0, 4, 3), 64: (128, 
 GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in all
 # walk: pairs of pixels of a row at a time, rows of a program, warps, stages.
 # walk_back: pixels of a row at a time, rows of a program, warps, stages, programs in all.
-# For 16 channels (also the padded 4 of a first layer) of more than FEW_RUNS runs. An earlier form of these
-# two beat cuDNN there (paper/LOG.md); this one and its settings are not timed yet.
-WALK = {16: (32, 32, 2, 3)}
-WALK_BACK = {16: (64, 32, 4, 1, 2112)}
+# Both by channels, and whether there are few runs; the padded 4 channels of a first layer count as 16. Where
+# walk serves many runs and walk_back does not, the gradient of the weight is cuDNN's. Measured on one H200
+# (benchmarks/results/walk_settings.json); not tried with few runs, where gather serves.
+WALK = {(16, False): (32, 16, 2, 3), (32, False): (16, 16, 2, 3)}
+WALK_BACK = {(16, False): (64, 16, 2, 1, 4224)}
 
 
 class Shape(NamedTuple):
@@ -54,7 +56,19 @@ class Shape(NamedTuple):
 
     def walks(self, channels: int) -> bool:
         plain = (self.kernel, self.stride, self.pad) == (3, 1, 1)
-        return plain and self.runs > FEW_RUNS and _block_of(channels) in WALK
+        return plain and self.key(channels) in WALK
+
+    def key(self, channels: int) -> tuple[int, bool]:
+        """Where the settings of the walking kernels are."""
+        return _block_of(channels), self.runs <= FEW_RUNS
+
+    def way_back(self, channels: int) -> Callable[[Tensor, Tensor, Shape], Tensor]:
+        """What makes the gradient of the weight."""
+        if not self.walks(channels):
+            return gather_back
+        if self.key(channels) in WALK_BACK:
+            return walk_back
+        return gather_back if self.runs <= FEW_RUNS else cudnn_back
 
     def result(self, height: int, width: int) -> tuple[int, int]:
         down, right = ((side + 2 * self.pad - self.kernel) // self.stride + 1 for side in (height, width))
@@ -94,7 +108,7 @@ def gather(x: Tensor, weight: Tensor, y: Tensor, shape: Shape, *, transposed: bo
 def walk(x: Tensor, weight: Tensor, y: Tensor, shape: Shape, *, transposed: bool) -> None:
     (batch, _, height, width), runs = x.shape, shape.runs
     channels, out = x.shape[1] // runs, y.shape[1] // runs
-    pairs, rows, warps, stages = WALK[_block_of(channels)]
+    pairs, rows, warps, stages = WALK[shape.key(channels)]
     across = _block_of(_parts(width, 2), 1)
     images = max(1, pairs // across)
     conv_kernels.walk[(runs, _parts(batch, images), _parts(height, rows))](
@@ -126,7 +140,7 @@ def walk_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
     """Sums of blocks of images: [blocks, runs · out, kernel, kernel, in] float32."""
     (batch, _, height, width), runs = x.shape, shape.runs
     channels, out = x.shape[1] // runs, dy.shape[1] // runs
-    pixels, rows, warps, stages, programs = WALK_BACK[_block_of(channels)]
+    pixels, rows, warps, stages, programs = WALK_BACK[shape.key(channels)]
     across = _block_of(width, 1)
     images = max(1, pixels // across)
     bands, blocks = _parts(height, rows), _parts(batch, images)
@@ -138,6 +152,17 @@ def walk_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return part
+
+
+def cudnn_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
+    """The sum itself, [1, runs · out, kernel, kernel, in] float32."""
+    size = (dy.shape[1], x.shape[1] // shape.runs, shape.kernel, shape.kernel)
+    like = x.new_empty(size).contiguous(memory_format=torch.channels_last)  # only its shape is looked at
+    stride, pad, one = [shape.stride] * 2, [shape.pad] * 2, [1, 1]
+    made = torch.ops.aten.convolution_backward(
+        dy, x, like, None, stride, pad, one, False, [0, 0], shape.runs, [False, True, False]
+    )[1]
+    return cast(Tensor, made).float().permute(0, 2, 3, 1).unsqueeze(0)
 
 
 def _empty_parts(x: Tensor, dy: Tensor, shape: Shape, parts: int) -> Tensor:
@@ -172,8 +197,8 @@ def narrow_conv_back(x: Tensor, dy: Tensor, kernel: int, stride: int, pad: int, 
     """The gradient of the weight [runs · out, in, kernel, kernel]: float32, channels-last in memory."""
     x, dy = (t.contiguous(memory_format=torch.channels_last) for t in (x, dy))
     shape = Shape(kernel, stride, pad, runs)
-    way = walk_back if shape.walks(x.shape[1] // runs) else gather_back
-    return way(x, dy, shape).sum(0).permute(0, 3, 1, 2)
+    parts = shape.way_back(x.shape[1] // runs)(x, dy, shape)
+    return (parts[0] if len(parts) == 1 else parts.sum(0)).permute(0, 3, 1, 2)
 
 
 def _empty_images(x: Tensor, weight: Tensor, size: list[int], runs: int, transposed: bool) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -49,7 +49,7 @@ def _fuse_one(graph: fx.Graph, tree: nn.Module, norm: fx.Node) -> None:
     if after is not None and act is not None:
         told["act"] = act
         chain.append(after)
-    tree.get_submodule(str(norm.target)).__class__ = NormAct
+    NormAct.become(cast(nn.BatchNorm2d, tree.get_submodule(str(norm.target))))
     with graph.inserting_after(chain[-1]):
         one = graph.call_module(str(norm.target), norm.args, {**norm.kwargs, **told})
     chain[-1].replace_all_uses_with(one)

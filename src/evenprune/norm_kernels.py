@@ -2,7 +2,7 @@
 
 With z = (x - mean) · scale and p = weight · z + bias (+ residual), y = act(p); all sums are float32, in a
 fixed order. A program takes a block of rows and of columns, one tile (apply, back_apply) or many (moments,
-back_sums).
+back_sums); of the latter, the one that ends last adds up what all of them have found.
 """
 
 # mypy: ignore-errors
@@ -29,8 +29,30 @@ def _alive(value, ACT: tl.constexpr):
 
 
 @triton.jit
-def moments(x, part, rows, columns, chunk, BLOCK: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """part[chunk] = (mean, Σ (x - mean)²) of every column over one chunk of rows.
+def _is_last(tickets):
+    """Whether all other programs of these columns have stored their sums; then the count begins anew."""
+    tl.debug_barrier()  # all threads have stored theirs before the ticket is drawn
+    last = tl.atomic_add(tickets + tl.program_id(0), 1, sem="acq_rel") == tl.num_programs(1) - 1
+    if last:
+        tl.store(tickets + tl.program_id(0), 0)
+    return last
+
+
+@triton.jit
+def _sums_of(part, column, columns, chunks, CHUNKS: tl.constexpr):
+    """Both values of every chunk, [CHUNKS, columns] each, and which of them there are."""
+    number = tl.arange(0, CHUNKS)
+    known = (number < chunks)[:, None] & (column < columns)[None, :]
+    at = part + number[:, None] * 2 * columns + column[None, :]
+    return tl.load(at, mask=known, other=0.0), tl.load(at + columns, mask=known, other=0.0), known
+
+
+@triton.jit
+def moments(
+    x, part, tickets, mean, scale, running_mean, running_var, batches, rows, columns, chunk, momentum, eps,
+    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """part[chunk] = (mean, Σ (x - mean)²) of every column over one chunk of rows; of all rows at the end.
 
     Sums are taken of x - x[first row of the chunk], so that a large mean costs no digits.
     """
@@ -53,28 +75,32 @@ def moments(x, part, rows, columns, chunk, BLOCK: tl.constexpr, WIDE: tl.constex
     place = part + tl.program_id(1) * 2 * columns + column
     tl.store(place, first + shift, mask=known)
     tl.store(place + columns, tl.maximum(spread, 0.0), mask=known)
+    if _is_last(tickets):
+        _finish_moments(
+            part, mean, scale, running_mean, running_var, batches, rows, column, columns, chunk, momentum, eps, CHUNKS
+        )  # fmt: skip
 
 
 @triton.jit
-def finish_moments(
-    part, mean, scale, running_mean, running_var, batches, rows, columns, chunk, chunks, momentum, eps,
-    CHUNKS: tl.constexpr, WIDE: tl.constexpr,
+def _finish_moments(
+    part, mean, scale, running_mean, running_var, batches, rows, column, columns, chunk, momentum, eps,
+    CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """mean and 1 / √(variance + eps) of all rows; the running statistics move by `momentum`, `batches` by 1.
 
-    Σ (x - m)² = Σ_chunk [Σ (x - m_c)² + n_c (m_c - m)²]
+    With d_c = m_c - m_0:  m = m_0 + Σ n_c d_c / n,  Σ (x - m)² = Σ_c [Σ (x - m_c)² + n_c d_c²] - n (m - m_0)²
     """
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    chunks = tl.num_programs(1)
+    own, spread, known = _sums_of(part, column, columns, chunks, CHUNKS)
     number = tl.arange(0, CHUNKS)
-    known = (number < chunks)[:, None] & (column < columns)[None, :]
-    at = part + number[:, None] * 2 * columns + column[None, :]
-    own = tl.load(at, mask=known, other=0.0)
-    spread = tl.load(at + columns, mask=known, other=0.0)
     count = tl.where(number < chunks, tl.minimum(chunk, rows - number * chunk), 0).to(tl.float32)[:, None]
-    whole = tl.sum(own * count, 0) / rows
-    apart = tl.where(known, own - whole[None, :], 0.0)
-    square = tl.sum(spread + count * apart * apart, 0)
     inside = column < columns
+    first = tl.load(part + column, mask=inside, other=0.0)
+    apart = tl.where(known, own - first[None, :], 0.0)
+    shift = tl.sum(count * apart, 0) / rows
+    square = tl.sum(spread + count * apart * apart, 0) - rows * shift * shift
+    square = tl.maximum(square, 0.0)
+    whole = first + shift
     tl.store(mean + column, whole, mask=inside)
     tl.store(scale + column, 1.0 / tl.sqrt(square / rows + eps), mask=inside)
     if tl.program_id(0) == 0:
@@ -111,13 +137,13 @@ def apply(
 
 @triton.jit
 def back_sums(
-    dy, other, x, y, grown, mean, scale, weight, bias, part, rows, columns, chunk,
+    dy, other, x, y, grown, mean, scale, weight, bias, part, tickets, sums, rows, columns, chunk,
     OTHER: tl.constexpr, FROM_Y: tl.constexpr, KEEP: tl.constexpr, ACT: tl.constexpr,
-    BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """part[chunk] = (Σ g, Σ g · z) of every column over one chunk of rows, g = (dy + other) · act'(p).
 
-    act' is told by y (FROM_Y), or by p, computed again from x. KEEP: g is also stored, in `grown`.
+    sums: of all rows. act' is told by y (FROM_Y), or by p, computed again from x. KEEP: g is also stored, in `grown`.
     """
     column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     begin = tl.program_id(1) * chunk
@@ -150,6 +176,10 @@ def back_sums(
     place = part + tl.program_id(1) * 2 * columns + column
     tl.store(place, tl.sum(total, 0), mask=known)
     tl.store(place + columns, tl.sum(along, 0), mask=known)
+    if _is_last(tickets):
+        of_g, of_gz, _ = _sums_of(part, column, columns, tl.num_programs(1), CHUNKS)
+        tl.store(sums + column, tl.sum(of_g, 0), mask=known)
+        tl.store(sums + columns + column, tl.sum(of_gz, 0), mask=known)
 
 
 @triton.jit
