@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from evenprune import loop as loops
 from evenprune import methods, training
 from evenprune.augment import Both, Crop, Flip
+from evenprune.compiling import compiles
+from evenprune.fleet import single, widen
+from evenprune.models import cifar_resnet56
 from evenprune.recipe import Data, Recipe, Run
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, fit
+from tests.kernel_process import needs_triton
 from tests.training_cases import Stops, data_for, images, network, recipe, trained
 
 METHODS = {
@@ -193,9 +197,26 @@ def test_what_is_picked_on_a_split_cannot_wait_for_it(problem: tuple[torch.nn.Mo
 def test_a_recipe_decides_by_the_device() -> None:
     cpu, gpu = Recipe().on(torch.device("cpu")), Recipe().on(torch.device("cuda"))
     assert (cpu.precision, cpu.channels_last, cpu.compile, cpu.graph) == ("float32", False, False, False)
-    assert (gpu.precision, gpu.channels_last, gpu.compile, gpu.graph) == ("bfloat16", True, True, True)
+    assert (gpu.precision, gpu.channels_last, gpu.compile, gpu.graph) == ("bfloat16", True, None, True)
     told = Recipe(precision="float32", channels_last=False, compile=False, graph=False)
     assert told.on(torch.device("cuda")) == told
+
+
+@needs_triton
+def test_what_is_compiled_on_a_gpu_depends_on_the_norms() -> None:
+    gpu, inputs = torch.device("cuda"), torch.zeros(2, 3, 8, 8)
+    fused = widen(cifar_resnet56(10), 2, sample_input=inputs, check=False)
+    without = widen(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), 2, sample_input=inputs, check=False)
+    for one, told, expected in (
+        (fused, Recipe(), False),
+        (fused, Recipe(precision="float32"), True),
+        (fused, Recipe(compile=True), True),
+        (without, Recipe(), True),
+        (without, Recipe(compile=False), False),
+        (single(cifar_resnet56(10)), Recipe(), True),  # a model that cannot be widened keeps its own norms
+    ):
+        assert compiles(one, told.on(gpu)) is expected
+    assert not compiles(fused, Recipe().on(torch.device("cpu")))
 
 
 def test_without_a_graph_work_is_just_done() -> None:

@@ -6,8 +6,19 @@ from types import FunctionType
 from typing import Any, cast
 
 import torch
+from torch import nn
+
+from evenprune import fused_norm
+from evenprune.recipe import Recipe
 
 log = logging.getLogger("evenprune")
+
+
+def compiles(network: nn.Module, recipe: Recipe) -> bool:
+    """Whether to: fused norms in 16 bits are faster than torch.compile, which takes a minute besides."""
+    if recipe.compile is not None:
+        return recipe.compile
+    return recipe.precision != "bfloat16" or not fused_norm.everywhere(network)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

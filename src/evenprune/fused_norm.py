@@ -57,6 +57,12 @@ class NormAct(nn.BatchNorm2d):
         return (result, result) if twice else result
 
 
+def everywhere(network: nn.Module) -> bool:
+    """Whether the network has batch norms, and the kernels can serve them all on a GPU in 16 bits."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    return norm_kernels is not None and bool(norms) and all(isinstance(norm, NormAct) for norm in norms)
+
+
 def no_tickets(norm: nn.BatchNorm2d) -> Tensor:
     place = norm.weight.device if norm.affine else None  # without weights the kernels do not serve
     return torch.zeros(norm.num_features, dtype=torch.int32, device=place)

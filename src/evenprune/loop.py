@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint, fairgrape
-from evenprune.compiling import compiled
+from evenprune.compiling import compiled, compiles
 from evenprune.constraint import Plan, State
 from evenprune.draws import augment_draws, balance_of, heldout_order, leaving_out, sample_order
 from evenprune.fleet import Fleet, Single
@@ -143,7 +143,7 @@ def build(
         totals=no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
         parts=Parts(compiled(forward), weigh, compiled(mask))
-        if recipe.compile
+        if compiles(network, recipe)
         else Parts(forward, weigh, mask),
         teacher=teacher,
         heldout=heldout,
