@@ -91,6 +91,14 @@ def walk(
 
 
 @triton.jit
+def _three(dy, image, row, beside, within, live, run, runs, out, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT: tl.constexpr):  # fmt: skip
+    """A row of dy as three, each a column further, side by side: [pixels, 4 · out]."""
+    at = (((image * HEIGHT + row) * WIDTH)[:, None] + beside) * runs + run
+    inside = within & (live & (row + 0 * image < HEIGHT))[:, None]
+    return tl.load(dy + at * OUT + out[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
 def walk_back(
     x, dy, part, batch, runs, blocks,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
@@ -98,7 +106,7 @@ def walk_back(
 ):  # fmt: skip
     """part[o, down, right, i] = Σ dy[r, c - right + 1, o] · x[r + down - 1, c, i] over `blocks` blocks of images.
 
-    A row of dy is fetched as three, each a column further, side by side: one product for three taps.
+    One product for three taps, with a row of dy as three.
     """
     run = tl.program_id(0)
     top = tl.program_id(2) * ROWS
@@ -118,17 +126,19 @@ def walk_back(
         live = (image < batch) & (column < WIDTH)
         above = _row(x, image, top - 1, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
         here = _row(x, image, top, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
-        for step in tl.range(0, ROWS):
+        below = _row(x, image, top + 1, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+        grown = _three(dy, image, top, beside, within, live, run, runs, out, HEIGHT, WIDTH, OUT)
+        for step in tl.range(0, ROWS):  # the next rows are on their way while these are multiplied
             row = top + step
-            below = _row(x, image, row + 1, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
-            at = (((image * HEIGHT + row) * WIDTH)[:, None] + beside) * runs + run
-            inside = within & (live & (row + 0 * column < HEIGHT))[:, None]
-            grown = tl.load(dy + at * OUT + out[None, :], mask=inside, other=0.0)
+            next_below = _row(x, image, row + 2, column, live, run, runs, channel, HEIGHT, WIDTH, IN)
+            next_grown = _three(dy, image, row + 1, beside, within, live, run, runs, out, HEIGHT, WIDTH, OUT)
             g0 = tl.dot(tl.trans(above), grown, g0)
             g1 = tl.dot(tl.trans(here), grown, g1)
             g2 = tl.dot(tl.trans(below), grown, g2)
             above = here
             here = below
+            below = next_below
+            grown = next_grown
     kept = (channel < IN)[:, None] & known[None, :]
     own = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
     at = (
