@@ -215,8 +215,8 @@ def test_what_is_compiled_on_a_gpu_depends_on_the_norms() -> None:
         (without, Recipe(compile=False), False),
         (single(cifar_resnet56(10)), Recipe(), True),  # a model that cannot be widened keeps its own norms
     ):
-        assert compiles(one, told.on(gpu)) is expected
-    assert not compiles(fused, Recipe().on(torch.device("cpu")))
+        assert compiles(one, told.on(gpu), gpu) is expected
+    assert not compiles(without, Recipe(), torch.device("cpu"))
 
 
 def test_without_a_graph_work_is_just_done() -> None:

@@ -14,10 +14,10 @@ from evenprune.recipe import Recipe
 log = logging.getLogger("evenprune")
 
 
-def compiles(network: nn.Module, recipe: Recipe) -> bool:
+def compiles(network: nn.Module, recipe: Recipe, device: torch.device) -> bool:
     """Whether to: fused norms in 16 bits are faster than torch.compile, which takes a minute besides."""
-    if recipe.compile is not None:
-        return recipe.compile
+    if recipe.compile is not None or device.type != "cuda":
+        return bool(recipe.compile)
     return recipe.precision != "bfloat16" or not fused_norm.everywhere(network)
 
 

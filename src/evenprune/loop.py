@@ -143,7 +143,7 @@ def build(
         totals=no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
         parts=Parts(compiled(forward), weigh, compiled(mask))
-        if compiles(network, recipe)
+        if compiles(network, recipe, train.labels.device)
         else Parts(forward, weigh, mask),
         teacher=teacher,
         heldout=heldout,
