@@ -1,5 +1,6 @@
 # make demo    the main job on built-in data           make check   lint, format, types, import layers
 # make test    the whole suite                         make bench   benchmarks, ratios and JSON results
+# make bench-gpu   steps, memory, seconds a run and images per second of training on an NVIDIA GPU
 # Each sets up .venv by itself; a second call reuses it.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +25,7 @@ bench: .venv/dev.stamp
 	$(BIN)/python -m benchmarks
 
 bench-gpu: .venv/dev.stamp
-	$(BIN)/python -m benchmarks gpu
+	$(BIN)/python -m benchmarks gpu images_per_second
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,11 @@
 """How many images of 128 px a GPU trains on per second, batch 128: MobileNetV2 and ResNet-34, five classes.
 
 images_per_s    of all runs together; CEAG and flips, as in the paper's runs on faces
-fleet of n      the fast path: widened, bfloat16, channels-last, compiled, one CUDA graph per step
+fleet of n      the fast path: widened, bfloat16, channels-last, fused norms or torch.compile, one CUDA graph
+                per step
 eager           a single run of the plain model in the same process, float32 (TF32 in convolutions, as torch
                 has it) and bfloat16 with channels-last: no compilation, no graph
-compilation_s   the first five steps: compilation and capture
+compilation_s   the first five steps: compilation of kernels or of all, and capture
 peak_gib        memory beyond what was held before; the images are not in it
 
 `python -m benchmarks.images_per_second profile` prints the kernels that take most of a fleet of five's step.
@@ -13,7 +14,6 @@ Needs a CUDA device. Images are random: speed does not depend on what they show.
 
 from __future__ import annotations
 
-import gc
 import statistics
 import sys
 from collections.abc import Callable
@@ -24,10 +24,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity
 
-from benchmarks.gpu_loop import begin, images, new_loop, seconds, steps
+from benchmarks.gpu_loop import (
+    begin,
+    busiest,
+    forget,
+    images,
+    is_compiled,
+    new_loop,
+    peak_gib,
+    seconds,
+    steps,
+    the_gpu,
+)
 from evenprune.augment import Flip
 from evenprune.loop import Loop
 from evenprune.models import mobilenet_v2, resnet34
@@ -67,13 +76,10 @@ def times(loop: Loop, *, turns: int = TURNS, per_turn: int = PER_TURN) -> dict[s
 
 
 def measure(name: str, way: str, runs: int, recipe: Recipe, train: Split) -> dict[str, Any]:
-    gc.collect()  # the loop before this one
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    found = times(new_loop(MODELS[name](CLASSES), runs, recipe, train, classes=CLASSES))
-    peak = (torch.cuda.max_memory_allocated() - held) / 2**30
-    return {"model": name, "way": way, "runs": runs, **found, "peak_gib": peak}
+    held = forget()
+    loop = new_loop(MODELS[name](CLASSES), runs, recipe, train, classes=CLASSES)
+    found = {"compile": is_compiled(loop), **times(loop)}
+    return {"model": name, "way": way, "runs": runs, **found, **peak_gib(beyond=held)}
 
 
 def run() -> dict[str, Any]:
@@ -87,10 +93,8 @@ def run() -> dict[str, Any]:
 
 
 def prepared() -> tuple[torch.device, Split]:
-    if not torch.cuda.is_available():
-        raise SystemExit("This benchmark needs a CUDA device.")
+    device = the_gpu()
     torch.manual_seed(0)
-    device = torch.device("cuda")
     return device, images(SAMPLES, side=SIDE, classes=CLASSES, device=device)
 
 
@@ -101,27 +105,13 @@ def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         text = f"{row['images_per_s']:,.0f} images/s; step {row['step_ms']:.2f} ms; {row['peak_gib']:.1f} GiB"
         if row["way"] not in EAGER:
             against = [f"{row['images_per_s'] / rates[row['model'], way]:.1f} × {way}" for way in EAGER]
-            text += f"; {', '.join(against)}; compiled in {row['compilation_s']:.0f} s"
+            first = f"first steps {row['compilation_s']:.0f} s, torch.compile {row['compile']}"
+            text += f"; {', '.join(against)}; {first}"
         told.append((f"{row['model']}, {row['way']}", text, ""))
     return told
 
 
 # --- where the time of a step goes ---
-
-
-def busiest(loop: Loop, count: int, *, on: DeviceType = DeviceType.CUDA) -> list[dict[str, Any]]:
-    """Kernels by the time that they take: µs and calls of one step, of `count` steps of a warm loop."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on == DeviceType.CUDA else [])]
-    loop.now.place.zero_()
-    with torch.profiler.profile(activities=activities) as profiler:
-        seconds(lambda: steps(loop, count))
-    total = "self_device_time_total" if on == DeviceType.CUDA else "self_cpu_time_total"
-    found = [
-        {"kernel": event.key, "us": getattr(event, total) / count, "calls": event.count / count}
-        for event in profiler.key_averages()
-        if event.device_type == on and not event.is_user_annotation
-    ]
-    return sorted(found, key=lambda row: -row["us"])
 
 
 def kernel_table(title: str, rows: list[dict[str, Any]], shown: int = SHOWN) -> Table:

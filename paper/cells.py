@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from evenprune import methods
+from evenprune.method import Method
 from evenprune.paper_results import Task
-from evenprune.plan import Method
 from evenprune.tally import InputProblems
 
 TABLE_METHODS = ("NFT", "NFT + ES", "EL", "EL + RB", "CEAG (no RB)", "CEAG")

@@ -37,7 +37,8 @@ from paper.runner import Start, Where
 
 TASK = Task("cifar100", "class", "class")
 SPARSITIES = (0.925, 0.95, 0.9)  # the paper's main table first
-BUFFERS = (20, 40, 60, 80)  # without any: the method "CEAG (no RB)"
+BUFFERS = (20, 40, 60, 80)  # of 0: the method "CEAG (no RB)"
+EVERY_SAMPLE = "table"  # instead of a ring: the method "CEAG (table)"
 BUFFER_SPARSITY = 0.95
 PW_SPARSITY, PW_TOLERANCE = 0.95, 0.10  # of the paper's figure; dual step and rings as CEAG's there
 METHODS = [name for name in KINDS if name != "PW"]  # PW has one cell, that of `dynamics`
@@ -67,14 +68,23 @@ def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
     )
 
 
-def buffer_cells(seeds: Sequence[int]) -> list[Cell]:
-    """k = 0 and k = 40 are cells of the table."""
-    ends = ("CEAG (no RB)", "CEAG (table)")
-    without, table = (
-        table_cells(TASK, sparsities=[BUFFER_SPARSITY], methods=[name], seeds=seeds) for name in ends
-    )
-    rings = table_cells(TASK, sparsities=[BUFFER_SPARSITY], methods=["CEAG"], seeds=seeds)
-    return without + [replace(cell, buffer=k) for k in BUFFERS for cell in rings] + table
+def buffer_cells(seeds: Sequence[int], rings: Sequence[int | str] | None = None) -> list[Cell]:
+    """By length of the rings, all of them unless told; those of 0 and 40 are cells of the table."""
+    named = {0: "CEAG (no RB)", EVERY_SAMPLE: "CEAG (table)"}
+    found = []
+    for k in (0, *BUFFERS, EVERY_SAMPLE) if rings is None else rings:
+        name = named.get(k, "CEAG")
+        cells = table_cells(TASK, sparsities=[BUFFER_SPARSITY], methods=[name], seeds=seeds)
+        found += [replace(cell, buffer=k) for cell in cells] if name == "CEAG" else cells
+    return found
+
+
+def ring_in(text: str) -> int | str:
+    if text != EVERY_SAMPLE and not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no length of rings: write 0, 20, 40, or {EVERY_SAMPLE}"
+        )
+    return text if text == EVERY_SAMPLE else int(text)
 
 
 def pairwise_cell(seed: int) -> Cell:
@@ -131,20 +141,22 @@ def table(flags: argparse.Namespace, where: Where) -> None:
 
 
 def buffers(flags: argparse.Namespace, where: Where) -> None:
-    runner.fill(start_from(flags, where), buffer_cells(flags.seeds), recipe_for(flags, RECIPE), where)
+    cells = buffer_cells(flags.seeds, flags.k)
+    runner.fill(start_from(flags, where), cells, recipe_for(flags, RECIPE), where)
+
+
+def multipliers_of(flags: argparse.Namespace) -> Path:
+    """Where --multipliers says; else beside the results, by their name."""
+    path: Path = flags.multipliers or flags.results.with_name(f"{flags.results.stem}_multipliers.json")
+    return path
 
 
 def dynamics(flags: argparse.Namespace, where: Where) -> None:
-    if flags.multipliers.exists():
-        where.say(f"Finished: {flags.multipliers}. Remove it to run again.")
+    path = multipliers_of(flags)
+    if path.exists():
+        where.say(f"Finished: {path}. Remove it to run again.")
         return
-    trace(
-        start_from(flags, where),
-        dynamics_cells(0),
-        recipe_for(flags, RECIPE),
-        where,
-        flags.multipliers,
-    )
+    trace(start_from(flags, where), dynamics_cells(0), recipe_for(flags, RECIPE), where, path)
 
 
 def trace(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where, path: Path) -> None:
@@ -168,13 +180,18 @@ def timing(flags: argparse.Namespace, where: Where) -> None:
     command_line.time_methods(start_from(flags, where), TASK, flags, RECIPE, where)
 
 
+def variant_path(results: Path, recipe: str, epochs: int) -> Path:
+    short = "" if epochs == RECIPE.epochs else f"_{epochs}_epochs"
+    return results.parent / "variants" / f"{results.stem}_{recipe}{short}.json"
+
+
 def variant(flags: argparse.Namespace, where: Where) -> None:
     """Cells under another recipe, in a results file of their own."""
-    short = "" if flags.epochs == RECIPE.epochs else f"_{flags.epochs}_epochs"
-    apart = replace(where, results=where.results.with_stem(f"{where.results.stem}_{flags.recipe}{short}"))
+    apart = replace(where, results=variant_path(where.results, flags.recipe, flags.epochs))
     start = start_from(flags, where)
     start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
-    recipe = replace(runner.shortened(recipe_for(flags, RECIPE), flags.epochs), **VARIANTS[flags.recipe])
+    recipe = replace(runner.shortened(RECIPE, flags.epochs), **VARIANTS[flags.recipe])
+    recipe = recipe_for(flags, recipe)
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe != "plain"):
         runner.fill(start, cells, recipe, apart)
@@ -186,7 +203,7 @@ def show(flags: argparse.Namespace, where: Where) -> None:
     for line in runner.finished_lines(held, every_cell(flags.seeds)):
         where.say(line)
     where.say(f"dense model: {'finished' if 'dense' in held else 'missing'}")
-    where.say(f"multipliers: {'finished' if flags.multipliers.exists() else 'missing'}")
+    where.say(f"multipliers: {'finished' if multipliers_of(flags).exists() else 'missing'}")
     where.say(f"timings: {len(held.get('timings', []))}")
 
 
@@ -205,19 +222,21 @@ def parser() -> argparse.ArgumentParser:
     told, parts = command_line.parser(__doc__, COMMANDS)
     command_line.add_places(parts, "cifar100")
     for part in parts.values():
-        part.add_argument("--multipliers", type=Path, default=PAPER / "results" / "cifar100_multipliers.json")
+        part.add_argument("--multipliers", type=Path, help="(beside --results: <its name>_multipliers.json)")
         part.add_argument("--weights", type=Path, default=PAPER / "weights" / "cifar100_resnet56.safetensors")
     for name in ("table", "buffers", "variant", "list"):
         command_line.add_seeds(parts[name])
     for name, fleet in (("table", 45), ("buffers", 45), ("timing", 1), ("variant", 45)):
         command_line.add_fleet(parts[name], fleet)
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
+    parts["buffers"].add_argument("--k", type=ring_in, nargs="+", metavar="K", help="0, 20, 40, …, table")
+    command_line.add_timing(parts["timing"], sparsity=0.95, epochs=RECIPE.epochs)
     parts["variant"].add_argument("recipe", choices=VARIANTS)
-    for name in ("timing", "variant"):
-        parts[name].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
-        parts[name].add_argument("--epochs", type=int, default=RECIPE.epochs)
+    parts["variant"].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
+    parts["variant"].add_argument("--epochs", type=int, default=RECIPE.epochs)
     for name in ("table", "timing", "variant"):
-        parts[name].add_argument("--methods", nargs="+", default=list(TABLE_METHODS), choices=METHODS)
+        command_line.add_methods(parts[name], TABLE_METHODS, METHODS)
+    command_line.add_compile(parts, ("table", "buffers", "dynamics", "timing", "variant"))
     command_line.add_dense_settings(parts["dense"], epochs=200, lr=0.1, batch=256)
     return told
 

@@ -118,6 +118,11 @@ def add_timing(path: Path, timing: Mapping[str, Any]) -> None:
     change(path, lambda document: document.setdefault("timings", []).append(timing))
 
 
+def is_timed(document: Document, facts: Mapping[str, Any]) -> bool:
+    """Whether the file has a timing of the same: see runner.timing_facts."""
+    return any(facts.items() <= timing.items() for timing in document.get("timings", []))
+
+
 def missing(document: Document, cells: Iterable[Cell]) -> list[Cell]:
     """The cells that the file has no run of; each once, in the order given."""
     held = {key_of(run) for run in document["runs"]}
@@ -288,7 +293,11 @@ TIMING_RULES: dict[str, Rule] = {
     "versions": VERSIONS,
     "commit": _or_null(TEXT),
 }
-TIMING_EXTRAS = {**TASK_RULES, **IMAGE_SIZE}
+TIMING_EXTRAS = {
+    **TASK_RULES,
+    **IMAGE_SIZE,
+    "compiled": ('"warm" (another fit went before), or absent', lambda value: value == "warm"),
+}
 
 
 def _run_problems(run: Any) -> list[str]:

@@ -53,6 +53,7 @@ class Where:
     device: torch.device
     fleet: int = 45  # runs in one widened network at the most
     commit: str | None = None
+    compile: bool | None = None  # as the command line switched it; None: it did not
     hooks: tuple[Hook, ...] = ()
     say: Callable[[str], None] = print
 
@@ -178,7 +179,7 @@ def rows_of(
         "seconds": round(trained.seconds, 3),
         "resumed": trained.resumed,
         "fleet": trained.together,
-        "versions": versions(where.device),
+        "versions": versions(where.device, where.compile),
         "commit": where.commit,
     }
     return [
@@ -228,11 +229,8 @@ def plain(values: Tensor) -> Any:
     return float(values) if bool(values.isfinite()) else None
 
 
-def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
-    """Wall-clock of a fleet from nothing to its answers, compilation included; nothing is saved."""
-    began = time.perf_counter()
-    fit(start.model, start.data, runs=runs_of(cells), recipe=recipe, device=where.device, hooks=where.hooks)
-    seconds = (time.perf_counter() - began) / len(cells)
+def timing_facts(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
+    """What a timing is of: all of its entry but the seconds."""
     return {
         **vars(cells[0].task),
         **start.facts,
@@ -240,10 +238,26 @@ def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where
         "sparsity": cells[0].sparsity,
         "fleet": len(cells),
         "epochs": recipe.epochs,
+        "compiled": "warm",
+        "versions": versions(where.device, where.compile),
+        "commit": where.commit,
+    }
+
+
+def warm_up(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
+    """One epoch of a fleet of the same shapes: afterwards kernels are compiled, and the device is awake."""
+    short = shortened(recipe, 1)
+    fit(start.model, start.data, runs=runs_of(cells), recipe=short, device=where.device)
+
+
+def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
+    """Wall-clock of a fleet from nothing to its answers, what is left of compilation included; not saved."""
+    began = time.perf_counter()
+    fit(start.model, start.data, runs=runs_of(cells), recipe=recipe, device=where.device, hooks=where.hooks)
+    seconds = (time.perf_counter() - began) / len(cells)
+    return timing_facts(start, cells, recipe, where) | {
         "seconds": round(seconds, 3),
         "seconds_per_60_epochs": round(seconds * 60 / recipe.epochs, 3),
-        "versions": versions(where.device),
-        "commit": where.commit,
     }
 
 
@@ -253,13 +267,15 @@ def shortened(recipe: Recipe, epochs: int) -> Recipe:
     return replace(recipe, epochs=epochs, pruning_epochs=pruning)
 
 
-def versions(device: torch.device) -> dict[str, str]:
+def versions(device: torch.device, compile: bool | None = None) -> dict[str, Any]:
+    """What a row was made with; whether it was compiled only where the command line said so."""
     on_gpu = device.type == "cuda"
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "evenprune": evenprune.__version__,
         "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
+        **({} if compile is None else {"compile": compile}),
     }
 
 

@@ -1,6 +1,8 @@
 """UTKFace (race or gender of faces, groups by race or race × gender; MobileNetV2): the paper's tables.
 
     python paper/utkface.py dense            the dense models, from scratch: race, gender, race without Others
+    python paper/utkface.py required         the tables that matter most, one after another, in their order
+    python paper/utkface.py all              these, and then the rest
     python paper/utkface.py table            three tasks × three sparsities × four methods × five seeds
     python paper/utkface.py sensitivity      CEAG at 92.5 % under tolerances of 0 to 1.5 %
     python paper/utkface.py without-others   NFT at 90 % with and without the people of race Others
@@ -8,13 +10,14 @@
     python paper/utkface.py timing           wall-clock of fleets by themselves
     python paper/utkface.py list             what is finished
 
-Images of 128 pixels; the paper used 200. Any of them can be killed and started again. README.md says more.
+Images of 128 pixels; the paper used 200. Any of them can be killed and started again, and each table that is
+complete is skipped. README.md says more.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,37 @@ def every_cell(seeds: Sequence[int]) -> list[Cell]:
     ]
     more = [*sensitivity_cells(seeds), *overall_cells(seeds), *others_cells(WITHOUT_OTHERS, seeds)]
     return list(dict.fromkeys([*table, *more]))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One table of the order that `required` and `all` go through."""
+
+    title: str
+    cells: tuple[Cell, ...]
+
+
+def stages(seeds: Sequence[int], *, required: bool) -> list[Stage]:
+    """What matters most comes first; a table is complete before the next one begins."""
+
+    def tables(task: Task, *sparsities: float) -> list[Stage]:
+        return [
+            Stage(
+                f"{task.target}/{task.group} at {sparsity:.1%}",
+                tuple(table_cells(task, sparsities=[sparsity], methods=TABLE_METHODS, seeds=seeds)),
+            )
+            for sparsity in sparsities
+        ]
+
+    first = [*tables(FACES, *SPARSITIES), *tables(CROSSED, SPARSITIES[0])]
+    first += [Stage("CEAG by overall accuracy", tuple(overall_cells(seeds)))]
+    others = [cell for task in (FACES, WITHOUT_OTHERS) for cell in others_cells(task, seeds)]
+    then = [
+        Stage("CEAG by tolerance", tuple(sensitivity_cells(seeds))),
+        Stage("without Others", tuple(others)),
+    ]
+    then += [*tables(CROSSED, *SPARSITIES[1:]), *tables(GENDER, *SPARSITIES)]
+    return first if required else first + then
 
 
 # --- where a task begins ---
@@ -176,15 +210,42 @@ def train_dense(tasks: Sequence[Task], flags: argparse.Namespace, where: Where) 
     where.say(dense_model.sentence(models[0], weights))
 
 
-def fill(cells: Sequence[Cell], flags: argparse.Namespace, where: Where) -> None:
-    """Task by task, in the order given; data is read only where something is missing."""
+def fill(
+    cells: Sequence[Cell], flags: argparse.Namespace, where: Where, begun: dict[Task, Start] | None = None
+) -> None:
+    """Task by task, in the order given; data is read only where something is missing.
+
+    `begun` holds the task that was begun last, so that the next call need not read its images again.
+    """
+    held = {} if begun is None else begun
     for task in dict.fromkeys(cell.task for cell in cells):
         own = [cell for cell in cells if cell.task == task]
         where.say(f"{task.target}/{task.group}:")
-        if results_file.missing(results_file.read(where.results), own):
-            runner.fill(start_from(task, flags, where), own, recipe_for(flags, RECIPE), where)
-        else:
+        if not results_file.missing(results_file.read(where.results), own):
             where.say(f"All {len(own)} runs are finished.")
+            continue
+        if task not in held:
+            held.clear()  # the images of one task are in memory at a time
+            held[task] = start_from(task, flags, where)
+        runner.fill(held[task], own, recipe_for(flags, RECIPE), where)
+
+
+def in_order(flags: argparse.Namespace, where: Where, *, required: bool) -> None:
+    """Stage by stage; weights that one of them will need are asked for before the first."""
+    order, begun = stages(flags.seeds, required=required), dict[Task, Start]()
+    refuse_missing_weights([cell for stage in order for cell in stage.cells], flags, where)
+    for number, stage in enumerate(order, 1):
+        where.say(f"{number} of {len(order)}: {stage.title}")
+        fill(stage.cells, flags, where, begun)
+
+
+def refuse_missing_weights(cells: Sequence[Cell], flags: argparse.Namespace, where: Where) -> None:
+    tasks = dict.fromkeys(c.task for c in results_file.missing(results_file.read(where.results), cells))
+    absent = dict.fromkeys(path for path in (weights_of(task, flags) for task in tasks) if not path.exists())
+    if absent:
+        names = " ".join(path.stem.removeprefix("utkface_") for path in absent)
+        told = f"train them first, with `dense --models {names}`"
+        raise InputProblems([f"there are no dense weights in {', '.join(map(str, absent))}; {told}"])
 
 
 def table(flags: argparse.Namespace, where: Where) -> None:
@@ -222,6 +283,8 @@ def show(flags: argparse.Namespace, where: Where) -> None:
 
 COMMANDS: Commands = {
     "dense": dense,
+    "required": partial(in_order, required=True),
+    "all": partial(in_order, required=False),
     "table": table,
     "sensitivity": sensitivity,
     "without-others": without_others,
@@ -237,18 +300,19 @@ def parser() -> argparse.ArgumentParser:
     for part in parts.values():
         part.add_argument("--weights", type=Path, default=PAPER / "weights", help="folder (%(default)s)")
         part.add_argument("--image-size", type=int, default=IMAGE_SIZE, help="side in pixels (%(default)s)")
-    for name in ("table", "sensitivity", "without-others", "overall", "list"):
+    tables = ("required", "all", "table", "sensitivity", "without-others", "overall")
+    for name in (*tables, "list"):
         command_line.add_seeds(parts[name])
-    for name in ("table", "sensitivity", "without-others", "overall"):
+    for name in tables:
         command_line.add_fleet(parts[name], 10)
     command_line.add_fleet(parts["timing"], 1)
+    command_line.add_compile(parts, (*tables, "timing"))
     parts["table"].add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
     parts["timing"].add_argument("--task", default="race/race", choices=TASKS)
-    parts["timing"].add_argument("--sparsity", type=float, nargs=1, default=[FACES_SPARSITY])
+    command_line.add_timing(parts["timing"], sparsity=FACES_SPARSITY, epochs=RECIPE.epochs)
     for name in ("table", "timing"):
-        parts[name].add_argument("--methods", nargs="+", default=list(TABLE_METHODS), choices=METHODS)
-    parts["timing"].add_argument("--epochs", type=int, default=RECIPE.epochs)
+        command_line.add_methods(parts[name], TABLE_METHODS, METHODS)
     parts["dense"].add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     command_line.add_dense_settings(parts["dense"], epochs=50, lr=0.01, batch=128)
     return told

@@ -150,6 +150,25 @@ def _extras(seed: int, groups: int) -> list[dict[str, Any]]:
     return found
 
 
+def variants(seeds: Sequence[int] = range(3), groups: int = 8) -> dict[str, dict[str, Any]]:
+    """Files of the folder of variants: plain and fast loops of 8 epochs at 92.5 %, another decay at 95 %."""
+    middle, hard = places()[1], places()[2]
+    ceag = next(cell for cell in printed().cells[middle] if cell.method == "CEAG")
+    short = {
+        f"cifar100_{name}_8_epochs.json": {
+            "runs": [run(middle, ceag, s, groups=groups, recipe=name, epochs=8, fleet=1) for s in seeds]
+        }
+        for name in ("plain", "fast")
+    }
+    kept = [cell for cell in printed().cells[hard] if cell.method in ("NFT", "EL + RB", "CEAG")]
+    decay = [
+        run(hard, cell, seed, groups=groups, recipe="decay_last", epochs=60, fleet=9)
+        for cell in kept
+        for seed in seeds
+    ]
+    return {"cifar100_decay_last.json": {"runs": decay}, **short}
+
+
 def traces(length: int = 3510) -> dict[str, Any]:
     """Multipliers of one class with and without buffer, and one that grows on and on."""
     made = []

@@ -1,6 +1,7 @@
 """The audit from arrays to verdict: hand-computed cases, invariants, and every kind of bad input."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import evenprune
 from evenprune import Audit, GroupHarmed, InputProblems
+from evenprune.verdict import Approximate
 from tests.twins import audit as twin
 
 
@@ -445,3 +447,33 @@ def test_bad_columns(columns, message):
 def test_bad_columns_are_listed_with_the_other_problems():
     found = problems(columns={"c": {"0": "x"}}, tolerance=3, groups=[1] * 200)
     assert len(found) == 3
+
+
+def test_numbers_that_did_not_converge_are_marked_and_noted_and_read_back():
+    columns = {"curvature": {"a": Approximate(2.5), "b": 1.0}, "norm": {"a": 1.0}}
+    found = evenprune.audit(
+        dense_correct=[1] * 40,
+        pruned_correct=[1, 0] * 20,
+        groups=["a", "b"] * 20,
+        tolerance=0.5,
+        columns=columns,
+    )
+    document = found.to_dict()
+    assert document["approximate"] == {"curvature": ["a"]}
+    assert document["columns"] == {"curvature": {"a": 2.5, "b": 1.0}, "norm": {"a": 1.0}}
+    assert (
+        found.notes[0] == "In the column “curvature” ≈ marks 1 number whose computation did not converge: a."
+    )
+    again = Audit.from_dict(json.loads(json.dumps(document)))
+    assert again == found
+    assert again.to_dict() == document
+
+
+def test_a_subject_is_kept():
+    found = evenprune.audit(
+        dense_correct=[1] * 40, pruned_correct=[1, 0] * 20, groups=["a", "b"] * 20, tolerance=0.5
+    )
+    assert "subject" not in found.to_dict()
+    named = replace(found, subject="CEAG · test data")
+    assert Audit.from_dict(named.to_dict()) == named
+    assert str(named) == "CEAG · test data\n\n" + str(found)

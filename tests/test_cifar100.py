@@ -1,6 +1,8 @@
 """The same images from every form of CIFAR-100, damaged files told plainly, and no pickle runs anything."""
 
 import contextlib
+import gzip
+import hashlib
 import io
 import json
 import os
@@ -23,6 +25,7 @@ from PIL import Image
 
 from evenprune.data import array_pickle, cifar100
 from evenprune.data.cifar100 import CLASSES, MEAN, STD, SUPERCLASS_OF, SUPERCLASSES, Images
+from evenprune.download import Remote
 from evenprune.tally import InputProblems
 
 Sets = dict[str, Images]
@@ -266,6 +269,7 @@ def test_groups_and_split(tmp_path):
         assert split.inputs.shape == (7, 3, 32, 32)
         assert split.labels.tolist() == sets["train"].fine.tolist()
         assert split.groups.tolist() == getattr(sets["train"], ids).tolist()
+        assert split.group_names().tolist() == [split.names[i] for i in split.groups]
     torch.testing.assert_close(split.mean, torch.tensor(MEAN))
     expected = (sets["train"].images[2] / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     np.testing.assert_allclose(split.at(torch.tensor([2]))[0].numpy(), expected, rtol=1e-5, atol=1e-5)
@@ -373,6 +377,34 @@ def damaged(folder: Path) -> dict[str, list[str]]:
         "cut archive": ["is damaged or cut short", "fetch it again"],
         "no archive": ["is damaged or cut short", "fetch it again"],
     }
+
+
+def test_a_bit_that_changed_within_an_archive_is_noticed(tmp_path):
+    """Where it lies among stored bytes, unpacking notices nothing until the checksum behind the last one."""
+    path = write_archive(tmp_path / "mine.tar.gz", binary_files(made()))
+    packed = bytearray(gzip.compress(gzip.decompress(path.read_bytes()), compresslevel=0))
+    place = packed.index(made()["train"].images[3].tobytes()[:64])
+    packed[place + 7] ^= 1
+    (tmp_path / "set.tar.gz").write_bytes(packed)
+    refused(tmp_path / "set.tar.gz", "is damaged or cut short (CRC check failed", "fetch it again")
+    packed[place + 7] ^= 1
+    (tmp_path / "set.tar.gz").write_bytes(packed)
+    check_same(cifar100.load(tmp_path / "set.tar.gz", strict=False).train, made()["train"])
+
+
+def test_an_archive_by_an_official_name_has_the_published_checksums(tmp_path, monkeypatch):
+    path = write_archive(tmp_path / "cifar-100-python.tar.gz", python_files(made()))
+    size = f"{path.stat().st_size:,} bytes instead of 169,001,437"
+    refused(tmp_path, "is not the archive published at https://www.cs.toronto.edu", size, strict=True)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for sha256, wrong in ((digest, []), ("0" * 64, [f"SHA256 {digest} instead of 0000"])):
+        own = Remote("https://x/cifar-100-python.tar.gz", path.stat().st_size, {"sha256": sha256})
+        monkeypatch.setattr(cifar100, "ARCHIVES", {"python": own})
+        problems = refused(tmp_path, *wrong, "classes have not", strict=True)
+        assert any("is not the archive" in problem for problem in problems) == bool(wrong)
+    path.rename(tmp_path / "mine.tar.gz")
+    problems = refused(tmp_path / "mine.tar.gz", "classes have not", strict=True)
+    assert not any("is not the archive" in problem for problem in problems)
 
 
 def test_damaged_official_files(tmp_path):

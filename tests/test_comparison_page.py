@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from evenprune import comparison_page
-from evenprune.comparison_wording import headline, unseen_sentence
+from evenprune import comparison_page, comparison_text
+from evenprune.comparison_wording import acting_sentence, constraint_sentence, headline, unseen_sentence
 from tests import audit_documents, comparison_documents
 from tests.browsing import contrasts, page_colour
 from tests.test_page import TWO_MEGABYTES
@@ -492,3 +492,100 @@ def test_it_prints_in_light_colours_on_one_page_width(show, small):
     assert page.locator("#order").is_hidden()
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.pdf().startswith(b"%PDF")
+
+
+# --- a held-out split, notes, a choice, the pages of the audits ---
+
+
+@pytest.fixture(scope="module")
+def held() -> dict:
+    return comparison_documents.document(heldout=True, seeds=3, epochs=8)
+
+
+def test_what_the_methods_act_on_is_said_as_it_is(small, held):
+    assert acting_sentence(small).startswith("The methods act on the training data; only the test rows")
+    said = acting_sentence(held)
+    assert (
+        "On the held-out data the multipliers of CEAG follow their gaps: so the held-out rows are no" in said
+    )
+    chosen = copy.deepcopy(held) | {"selected_on": "heldout"}
+    chosen["methods"][0]["settings"] = {"class_bias_on": "heldout"}
+    chosen["methods"][1]["settings"] = {"keep_on": "heldout"}
+    assert "EL+RB picks its iterate, the bias of NFT is fitted, one run was chosen: so" in acting_sentence(
+        chosen
+    )
+    assert "that of CEAG on the held-out data" in constraint_sentence(held)
+    assert constraint_sentence(small).startswith("The constraint acts on the training data. Meeting it there")
+
+
+def test_held_out_figures_are_a_table_of_their_own_in_text(small, held):
+    text = comparison_text.to_text(held)
+    first, second = text.split("on held-out data")
+    runs = held["methods"][2]["runs"]
+    mean, spread = (100 * f([run["heldout"]["max_excess_gap"] for run in runs]) for f in (fmean, stdev))
+    (line,) = (line for line in second.splitlines() if line.startswith("CEAG"))
+    assert f"{mean:.1f} ± {spread:.1f}" in line
+    assert f"held-out {100 * held['dense']['heldout']['accuracy']:.1f} %" in first
+    assert "held-out" not in comparison_text.to_text(small)
+
+
+@pytest.mark.browser
+def test_the_held_out_split_is_a_block_and_a_choice_of_its_own(show, held):
+    page = show(held | {"notes": ["Mind <this>."], "selected_because": "Chosen on the held-out data: CEAG."})
+    parts = page.locator("#comparison .part th").all_inner_texts()
+    assert [part.split("·")[0].strip() for part in parts] == [
+        "Training data",
+        "Held-out data",
+        "Unseen test data",
+    ]
+    worst = fmean(run["heldout"]["max_excess_gap"] for run in held["methods"][0]["runs"])
+    assert rows(page, 1)[0][2].startswith(f"{100 * worst:.1f}")
+    assert "the multipliers of CEAG follow" in page.inner_text("#comparison-lead")
+    assert "that of CEAG on the held-out data" in page.inner_text("#constraint")
+    assert page.locator("#notes li").all_inner_texts() == ["Mind <this>."]
+    assert page.inner_text("#selected") == "Chosen on the held-out data: CEAG."
+    page.locator("#time .split button", has_text="Held-out data").click()
+    assert page.locator("#worst .curve").count() == 3
+    assert "on the held-out data" in page.inner_text("#traded")
+
+
+@pytest.mark.browser
+def test_nothing_is_shown_of_notes_and_choices_that_are_not_there(show, small):
+    page = show(small)
+    for part in ("#notes", "#selected"):
+        assert page.locator(part).is_hidden()
+    assert page.locator(".page").count() == 0
+
+
+@pytest.mark.browser
+def test_every_audit_page_is_linked_and_no_link_leaves_the_folder(show, held, tmp_path):
+    document = copy.deepcopy(held)
+    for method in document["methods"]:
+        for run in method["runs"]:
+            run["pages"] = {
+                split: f"audits/{method['name']} {run['seed']}-{split}.html" for split in document["dense"]
+            }
+    document["methods"][0]["runs"][0]["pages"]["test"] = 'javascript:alert(1)//"><b>'
+    page = show(document)
+    links = page.locator("#matrix a.page")
+    assert links.count() == 3 * 3 * 3
+    addresses = [link.evaluate("(a) => a.href") for link in links.all()]
+    assert all(address.startswith(tmp_path.as_uri()) for address in addresses)
+    assert f"{tmp_path.as_uri()}/audits/EL%2BRB%201-heldout.html" in addresses
+    assert page.locator("#matrix b").count() == 0
+    assert page.locator("#audit a.page").count() == 1
+    label = links.last.get_attribute("aria-label")
+    assert label == "Audit page: CEAG, seed 2, unseen test data"
+
+
+@pytest.mark.browser
+def test_a_method_without_a_history_stays_out_of_the_curves(show, held):
+    document = copy.deepcopy(held)
+    biased = copy.deepcopy(document["methods"][0]) | {"name": "NFT + class bias"}
+    for run in biased["runs"]:
+        run["history"] = []
+    document["methods"].append(biased)
+    page = show(document)
+    assert page.locator("#worst .curve").count() == 3
+    assert page.locator("#matrix tbody tr").count() == 4
+    assert "NFT + class bias" in page.inner_text("#comparison")

@@ -13,6 +13,7 @@ from torch.nn import functional
 import evenprune
 from evenprune import InputProblems, Masks, Split, diagnostics
 from evenprune.diagnostics import largest_eigenvalue, measure
+from evenprune.verdict import Approximate
 
 NAMES = ("a", "b", "c")
 
@@ -221,3 +222,15 @@ def test_a_diverged_model_is_named():
         model[0].weight[0, 0] = math.nan
     with pytest.raises(ValueError, match="gradient of group 0 is not finite"):
         measure(model, samples(), NAMES)
+
+
+def test_eigenvalues_that_did_not_converge_are_marked():
+    model, split, names = network(), samples(), ("a", "b", "c", "nobody")
+    rough = diagnostics.measure(model, split, names, iterations=1)
+    assert not rough["converged"].any()
+    columns = diagnostics.columns(rough, names)
+    marked = [isinstance(columns["largest Hessian eigenvalue"][name], Approximate) for name in names]
+    assert marked == [True, True, True, False]  # of nobody there is no number
+    assert not any(isinstance(value, Approximate) for value in columns["gradient norm"].values())
+    exact = diagnostics.columns(diagnostics.measure(model, split, names, iterations=2000), names)
+    assert not any(isinstance(value, Approximate) for value in exact["largest Hessian eigenvalue"].values())

@@ -34,12 +34,13 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
         "table": "t.csv", "label": "y", "path": "file", "split": "fold", "classes": ("a",), "test_share": 0.3,
         "image_size": 64, "corrupt": "skip", "numeric": ("age",), "categorical": ("age",), "ignore": ("age",),
-        "bin": ("race=3",), "merge_below": 30, "augment": ("flip",),
+        "bin": ("race=3",), "merge_below": 30, "augment": ("flip",), "heldout_share": 0.2,
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
-    assert set(changes) | {"device", "out", "cache"} == {f.name for f in fields(Experiment)}
+    after = {"select": "heldout", "class_bias": True, "diagnostics": True}  # no other training
+    assert set(changes) | {"device", "out", "cache", *after} == {f.name for f in fields(Experiment)}
     assert len(ids | {GOOD.id}) == len(changes) + 1
-    assert replace(GOOD, device="cuda", out="elsewhere", cache="x").id == GOOD.id
+    assert replace(GOOD, device="cuda", out="elsewhere", cache="x", **after).id == GOOD.id
 
 
 def test_an_id_is_readable_stable_and_a_file_name() -> None:
@@ -54,7 +55,7 @@ def test_all_problems_are_named_at_once() -> None:
         sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
         seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
         image_size=0, test_share=1.0, corrupt="keep", bin=("age=3,x", "sex=4"), merge_below=0,
-        augment=("flop", "crop:x"),
+        augment=("flop", "crop:x"), heldout_share=1.0,
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
@@ -66,7 +67,7 @@ def test_all_problems_are_named_at_once() -> None:
         "confidence is 1.5", "batch_size is 0", "image_size is 0", "test_share is 1.0",
         "corrupt is 'keep': choose refuse or skip", "bin is 'age=3,x': 'x' is no number",
         "bin names column 'sex', which is no group", "merge_below is 0", "augment is 'flop'",
-        "augment is 'crop:x'",
+        "augment is 'crop:x'", "heldout_share is 1.0",
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []
@@ -80,6 +81,17 @@ def test_methods_take_the_shared_settings_and_prefer_their_own() -> None:
     assert build_method("nft", shared) == methods.nft()
     assert build_method("nft-es", shared) == methods.nft_es(on="validation")
     assert build_method("el-rb", GOOD) == methods.el_rb()
+
+
+def test_settings_may_be_true_or_false_and_names_may_have_underscores() -> None:
+    assert build_method("fairgrape:fast=False", GOOD) == methods.fairgrape()
+    for text in ("fairgrape:fast=true", "fairgrape-fast", "fairgrape_fast"):
+        assert build_method(text, GOOD) == methods.fairgrape(fast=True)
+    assert build_method("el_rb", GOOD) == methods.el_rb()
+    with pytest.raises(ValueError, match="fast is 'maybe'; write true or false"):
+        build_method("fairgrape:fast=maybe", GOOD)
+    with pytest.raises(ValueError, match="fairgrape-fast"):
+        build_method("fairgrapes", GOOD)
 
 
 def test_every_method_of_the_table_can_be_asked_for() -> None:

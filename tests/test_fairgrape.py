@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from benchmarks import fairgrape as fairgrape_benchmark
+from benchmarks import fairgrape_procedure
 from evenprune import fairgrape, fleet, methods
 from evenprune.fairgrape import (
     exact_scores,
@@ -24,8 +28,8 @@ from evenprune.fairgrape import (
 )
 from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks, SparsityNotReachable, pruned_count
-from evenprune.models import mlp
-from evenprune.recipe import Run
+from evenprune.models import mlp, small_cnn
+from evenprune.recipe import Recipe, Run
 from evenprune.tally import InputProblems
 from evenprune.training import fit
 from tests.training_cases import data_for, images, network, recipe, trained
@@ -445,3 +449,66 @@ def test_fit_refuses_an_exact_selection_within_a_pattern() -> None:
     runs = [Run(method=methods.fairgrape(), sparsity=0.5)]
     with pytest.raises(InputProblems, match=r"knows no pattern; take fairgrape_fast"):
         fit(model, data, runs=runs, recipe=recipe(pattern=(2, 4)))
+
+
+# --- its benchmarks ---
+
+
+def test_the_published_schedule_and_that_of_the_methods_here() -> None:
+    """Three epochs after each pruning, and 13 + 3 + 3 before the first and after the last."""
+    found = fairgrape_procedure.schedules()
+    assert 0.975**91 < 0.1 < 0.975**90
+    assert vars(found["published"]) == {"prunings": 91, "epochs": 91 * 3 + 2 * 19}
+    assert vars(found["gradual"]) == {"prunings": 14, "epochs": 60}  # the first of 15 epochs prunes nothing
+
+
+def test_the_whole_procedure_is_the_sum_of_its_parts() -> None:
+    parts = {"scores_s": 36.0, "selection_s": 3.6, "training_s": 18.0, "evaluation_s": 1.8}
+    parts |= {"compilation_s": 72.0}
+    found = fairgrape_procedure.whole(parts, fairgrape_procedure.Schedule(prunings=10, epochs=100))
+    expected = {"scores": 0.1, "selection": 0.01, "training": 0.5, "evaluation": 0.05, "compilation": 0.02}
+    assert found["parts"] == pytest.approx(expected)
+    assert found["hours"] == pytest.approx(0.68)
+    assert found["ratio"] == pytest.approx(90 / 0.68)
+
+
+def test_the_benchmark_extrapolates_what_it_timed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece of work counts as one second: what is left are the numbers of batches and images."""
+    torch.set_num_threads(1)
+
+    def one_second(work: Any) -> float:
+        work()
+        return 1.0
+
+    monkeypatch.setattr(fairgrape_procedure, "seconds", one_second)
+    rule = Recipe(batch_size=16, evaluate_batch=16).on(torch.device("cpu"))
+    train, test = (
+        fairgrape_procedure.faces(count, side=8, device=torch.device("cpu")) for count in (100, 40)
+    )
+    assert torch.bincount(train.groups, minlength=5).argmax() == 0  # most people are of the first race
+    found = fairgrape_procedure.measured(
+        lambda: small_cnn((4, 6, 6), num_classes=5, in_channels=3), rule, train, test, images=990, tests=400
+    )
+    assert (found["timed_batches"], found["batches"], found["batch"]) == (6, 61, 16)
+    assert found["scores_s"] == found["training_s"] == pytest.approx(61 / 6)
+    assert found["whole_batch_scores_s"] == 61  # from single batches
+    assert found["evaluation_s"] == 10
+    assert found["selection_s"] == found["fast_selection_s"] == 2  # choosing and cutting
+    assert found["compilation_s"] == 5
+    measurement = {"device": "CPU", "torch": "2", "extrapolated": True, "date": "2026-01-01", "commit": None}
+    plans = fairgrape_procedure.schedules()
+    measurement["procedures"] = {name: fairgrape_procedure.whole(found, p) for name, p in plans.items()}
+    rows = {what: cells for what, *cells in fairgrape_procedure.table([measurement | found])}
+    assert rows["batches of 16 that were timed"] == ["6 of 61", "–", ""]
+    assert rows["one pruning: scores"][0] == "10.17 s"
+    hours = (91 * (61 / 6 + 2) + 311 * (61 / 6 + 10) + 5) / 3600
+    assert rows["published: 91 prunings, 311 epochs"][0] == f"{hours:.2f} h"
+    assert rows["hours are from the parts above"] == ["extrapolated", "", ""]
+
+
+def test_the_table_of_the_parts_has_all_that_is_stored() -> None:
+    path = Path(fairgrape_benchmark.__file__).parent / "results" / "fairgrape.json"
+    figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
+    rows = fairgrape_benchmark.table(figures)
+    assert ("  chooses the same weights as the twin", "yes", "yes") in rows
+    assert not any("comparable" in text for row in rows for text in row)

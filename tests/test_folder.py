@@ -1,44 +1,23 @@
-"""Images of one's own: tables, class folders, Hugging Face data sets, arrays; and everything bad at once."""
+"""Images of one's own: tables and class folders; and everything bad at once."""
 
-import io
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from evenprune import groups
-from evenprune.data import class_labels, folder, huggingface, labelled
-from evenprune.tally import InputProblems
+from evenprune import groups, methods
+from evenprune.data import class_labels, folder, labelled
+from evenprune.pruning import prune
+from evenprune.recipe import Recipe
+from evenprune.verdict import Audit
 
 pytest.importorskip("PIL", reason="needs Pillow: pip install 'evenprune[images]'")
-from PIL import Image
 
-LABELS = ("cat", "dog", "eel")
-RACES = ("A", "B")
-
-
-def picture(label: int, seed: int, side: int = 8) -> Image.Image:
-    """A colour for the class, and some noise."""
-    rng = np.random.default_rng(seed)
-    pixels = np.full((side, side, 3), 40 + 80 * np.eye(3)[label % 3]) + rng.integers(0, 30, (side, side, 3))
-    return Image.fromarray(pixels.astype(np.uint8))
-
-
-def rows(count: int = 60, *, split: bool = True) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        "path": [f"part{i % 2}/{i:03d}.png" for i in range(count)],
-        "label": [LABELS[i % 3] for i in range(count)],
-        "race": [RACES[i // 3 % 2] for i in range(count)],
-        "age": [20 + i % 7 for i in range(count)],
-    }
-    if split:
-        columns["split"] = [("train", "train", "Test", "val")[i // 3 % 4] for i in range(count)]
-    return columns
+from tests.labelled_images import LABELS, class_tree, picture, problems, rows, written
 
 
 @pytest.fixture
@@ -48,23 +27,6 @@ def images(tmp_path: Path) -> Path:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         picture(i % 3, i).save(place / name)
     return place
-
-
-def written(table: dict[str, list[Any]], path: Path) -> Path:
-    frame = pl.DataFrame(table, strict=False)
-    {
-        ".csv": frame.write_csv,
-        ".tsv": lambda file: frame.write_csv(file, separator="\t"),
-        ".parquet": frame.write_parquet,
-        ".jsonl": frame.write_ndjson,
-    }[path.suffix](path)
-    return path
-
-
-def problems(call: Any, *arguments: Any, **options: Any) -> str:
-    with pytest.raises(InputProblems) as caught:
-        call(*arguments, **options)
-    return "\n".join(caught.value.problems)
 
 
 # --- tables ---
@@ -150,23 +112,6 @@ def test_ranges_and_merges_that_are_wrong_are_told_with_the_rest(images, tmp_pat
     assert "group column 'race' is to be put into ranges, but 60 of 60 values are no numbers" in said
 
 
-def test_an_attribute_with_ten_thousand_values_says_what_to_do():
-    (words,) = class_labels.too_many_groups("city", [f"c{i % 10_000}" for i in range(30_000)])
-    assert (
-        "'city' holds 10,000 different values on 30,000 samples, such as 'c0', 'c1', 'c2': is it an" in words
-    )
-    (numbers,) = class_labels.too_many_groups("income", [str(i % 10_000 / 8) for i in range(30_000)])
-    assert "put its numbers into ranges, bins={'income': 4} (--bin income=quantiles:4)" in numbers
-    assert class_labels.too_many_groups("age", list(range(90)) * 9) == []
-
-
-def test_arrays_have_ranges_too():
-    images, labels = np.zeros((40, 2, 2, 3), np.uint8), np.arange(40) % 2
-    loaded = folder.from_arrays(images, labels, {"age": np.arange(40)}, bins={"age": [20]})
-    ages = [value for _, _, columns in loaded.values() for value in columns["age"]]
-    assert (ages.count("under 20"), ages.count("20 and over")) == (20, 20)
-
-
 def test_paths_that_begin_with_the_folder_itself(images, tmp_path):
     table = rows() | {"path": [f"images/{path}" for path in rows()["path"]]}
     said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
@@ -201,23 +146,94 @@ def test_a_drawn_split_has_its_share_of_each_class_and_is_always_the_same(images
 @settings(max_examples=60, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=200),
-    share=st.floats(0.01, 0.99),
+    test=st.floats(0.01, 0.99),
+    heldout=st.floats(0.01, 0.99),
     seed=st.integers(0, 9),
     order=st.randoms(use_true_random=False),
 )
-def test_drawing_is_stratified_and_blind_to_order(labels, share, seed, order):
-    names = [f"{i}.jpg" for i in range(len(labels))]
-    splits = labelled.drawn(names, np.array(labels), share, seed)
+def test_drawing_is_stratified_and_blind_to_order(labels, test, heldout, seed, order):
+    names, shares = [f"{i}.jpg" for i in range(len(labels))], {"test": test, "validation": heldout}
+    splits = labelled.drawn(names, np.array(labels), shares, seed)
     for label in set(labels):
         mine = [split for split, own in zip(splits, labels, strict=True) if own == label]
-        held_out = mine.count("test")
-        assert held_out <= max(1, round(share * len(mine)))
-        assert held_out >= min(1, len(mine) - 1)
+        tested = min(max(1, round(test * len(mine))), len(mine) - 1)
+        assert mine.count("test") == tested
+        assert mine.count("validation") == min(max(1, round(heldout * len(mine))), len(mine) - tested - 1)
         assert mine.count("train") >= 1
+    without = labelled.drawn(names, np.array(labels), {"test": test}, seed)
+    assert [split == "test" for split in splits] == [split == "test" for split in without]
     places = list(range(len(labels)))
     order.shuffle(places)
-    again = labelled.drawn([names[i] for i in places], np.array(labels)[places], share, seed)
+    again = labelled.drawn([names[i] for i in places], np.array(labels)[places], shares, seed)
     assert again == [splits[i] for i in places]
+
+
+def test_a_held_out_share_is_drawn_beside_the_same_test_samples(images, tmp_path):
+    table = rows(split=False)
+    written(table, tmp_path / "t.csv")
+    three = folder.load(images, tmp_path / "t.csv", groups="race", heldout_share=0.25)
+    sizes = {name: np.bincount(labels).tolist() for name, (_, labels, _) in three.items()}
+    assert sizes == {"train": [11] * 3, "test": [4] * 3, "validation": [5] * 3}
+    assert three.notes == ()
+    two = folder.load(images, tmp_path / "t.csv", groups="race")
+    assert np.array_equal(three["test"][0], two["test"][0])
+    turned = {name: values[::-1] for name, values in table.items()}
+    again = folder.load(images, written(turned, tmp_path / "u.csv"), groups="race", heldout_share=0.25)
+    assert drawn_by(again) == drawn_by(three)
+    other = folder.load(images, tmp_path / "t.csv", groups="race", heldout_share=0.25, seed=1)
+    assert drawn_by(other) != drawn_by(three)
+
+
+def test_a_held_out_share_of_the_training_samples_where_only_test_is_told(images, tmp_path):
+    table = rows()
+    table["split"] = ["train" if word == "val" else word for word in table["split"]]  # 15 of each class
+    path = written(table, tmp_path / "t.csv")
+    loaded = folder.load(images, path, groups="race", heldout_share=0.2)
+    assert np.bincount(loaded["validation"][1]).tolist() == [3] * 3
+    plain = folder.load(images, path, groups="race")
+    assert np.array_equal(loaded["test"][0], plain["test"][0])
+    merged = {image: "train" if name == "validation" else name for image, name in drawn_by(loaded).items()}
+    assert merged == drawn_by(plain)
+    assert loaded.notes == (
+        "9 of 45 training samples were drawn as the held-out split, a share of 0.2 of each class: the data "
+        "names no held-out samples itself.",
+    )
+    assert groups.notes_of(loaded["test"][2]) == list(loaded.notes)
+    turned = {name: values[::-1] for name, values in table.items()}
+    again = folder.load(images, written(turned, tmp_path / "u.csv"), groups="race", heldout_share=0.2)
+    assert drawn_by(again) == drawn_by(loaded)
+    most = folder.load(images, path, groups="race", heldout_share=0.8)  # test_share draws nothing here
+    assert np.bincount(most["train"][1]).tolist() == [3] * 3
+
+
+def test_shares_that_cannot_be_drawn_are_one_problem_each(images, tmp_path):
+    without, told = written(rows(split=False), tmp_path / "t.csv"), written(rows(), tmp_path / "u.csv")
+
+    def said(table, **shares):
+        (problem,) = problems(folder.load, images, table, groups="race", **shares).splitlines()
+        return problem
+
+    for share in (-0.1, 1.0, float("nan")):
+        assert said(without, heldout_share=share).startswith(f"heldout_share is {share}: it must lie between")
+    found = said(without, test_share=0.6, heldout_share=0.5)
+    assert found.startswith("test_share is 0.6 and heldout_share is 0.5: no sample is left to train on")
+    found = said(told, heldout_share=0.2)
+    assert found.startswith("heldout_share is 0.2, but ")
+    assert "u.csv' has 15 held-out samples of its own" in found
+    assert "leave the share out (--heldout-share)" in found
+    small = written({name: values[:6] for name, values in rows(split=False).items()}, tmp_path / "s.csv")
+    found = said(small, heldout_share=0.3)  # of each class one to test, one to train
+    assert "there is no sample in split 'validation'; give more samples, or leave heldout_share" in found
+
+
+@pytest.mark.parametrize("word", ["heldout", "Held-Out", "held_out", "holdout", "dev"])
+def test_a_held_out_split_and_one_to_audit_have_many_names(images, tmp_path, word):
+    table = rows()
+    names = {"val": word, "Test": "audit"}
+    table["split"] = [names.get(split, split) for split in table["split"]]
+    loaded = folder.load(images, written(table, tmp_path / "t.csv"), groups="race")
+    plain = folder.load(images, written(rows(), tmp_path / "u.csv"), groups="race")
+    assert drawn_by(loaded) == drawn_by(plain)
 
 
 # --- classes by folders ---
@@ -257,11 +273,25 @@ def test_class_folders_that_are_none(tmp_path):
     assert "one class only" in said
 
 
-def class_tree(place: Path, part: str = "", classes: tuple[str, ...] = LABELS, count: int = 3) -> None:
-    for label, name in enumerate(classes):
-        (place / part / name).mkdir(parents=True, exist_ok=True)
-        for i in range(count):
-            picture(label, len(part) * 100 + i).save(place / part / name / f"{i}.png")
+def test_sets_of_faces_name_their_own_reader(tmp_path):
+    (tmp_path / "utk" / "128").mkdir(parents=True)
+    (tmp_path / "utk" / "labels.csv").write_text("file,age,gender,race\n")
+    picture(0, 0).save(tmp_path / "utk" / "128" / "utk_00.jpg")
+    said = problems(folder.load, tmp_path / "utk", groups="label")
+    assert "holds UTKFace as mosaics, many faces to an image, and no folder per class" in said
+    assert "read it from Python: evenprune.data.utkface.load('" in said
+    (tmp_path / "jpgs").mkdir()
+    picture(0, 0).save(tmp_path / "jpgs" / "26_0_1_20170116220224657.jpg.chip.jpg")
+    assert "Is it UTKFace? Then read it" in problems(folder.load, tmp_path / "jpgs", groups="label")
+    for name in ("train", "val"):
+        (tmp_path / "fair" / name).mkdir(parents=True)
+        picture(0, 0).save(tmp_path / "fair" / name / "1.jpg")
+        (tmp_path / "fair" / f"fairface_label_{name}.csv").write_text("file,age,gender,race,service_test\n")
+    said = problems(folder.load, tmp_path / "fair", groups="label")
+    assert "evenprune.data.fairface.load('" in said
+    class_tree(tmp_path / "own")
+    (tmp_path / "own" / "labels.csv").write_text("x")
+    folder.load(tmp_path / "own", groups="label")  # a table of that name alone means nothing
 
 
 def test_neighbours_of_train_and_test_do_not_make_classes_of_them(tmp_path):
@@ -320,8 +350,59 @@ def test_equal_files_in_two_splits_are_noted(tmp_path, cached):
     (tmp_path / "a/test/dog/same.png").write_bytes((tmp_path / "a/train/cat/2.png").read_bytes())
     for _ in range(2):
         (note,) = folder.load(tmp_path / "a", groups="label", cache=cache, corrupt="skip").notes
-        assert note.startswith("one image is in several splits")
-        assert note.endswith(": 'train/cat/2.png' = 'test/dog/same.png'.")
+        assert note == (
+            "One image is in several splits, the same byte by byte: 'train/cat/2.png' = 'test/dog/same.png'."
+        )
+
+
+class ByColour(nn.Sequential):
+    """Right at once: the class of a picture is its strongest colour."""
+
+    def __init__(self) -> None:
+        alike = [nn.Linear(3, 3, bias=False) for _ in range(3)]  # the first and the last are not pruned
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *alike)
+        for layer in alike:
+            nn.init.eye_(layer.weight)
+
+
+def audited(loaded: folder.Loaded) -> Audit:
+    recipe = Recipe(epochs=1, pruning_epochs=0, batch_size=8)
+    nothing = {"sparsity": 0.0, "method": methods.nft(), "tolerance": 0.1, "recipe": recipe, "hooks": []}
+    return prune(ByColour(), **loaded, **nothing).audit
+
+
+def test_what_leaked_and_what_was_left_out_reach_the_audit(tmp_path):
+    class_tree(tmp_path / "a", "train", count=6)
+    class_tree(tmp_path / "a", "test", count=6)
+    assert not audited(folder.load(tmp_path / "a", groups="label")).notes[:-1]  # groups are tiny
+    for name in ("train/cat/bad.png", "test/dog/bad.png"):
+        (tmp_path / "a" / name).write_bytes(b"junk")
+    for i in range(5):
+        (tmp_path / f"a/test/eel/{i}.png").write_bytes((tmp_path / f"a/train/eel/{i}.png").read_bytes())
+    found = audited(folder.load(tmp_path / "a", groups="label", corrupt="skip"))
+    (leak,) = (note for note in found.to_dict()["notes"] if "byte by byte" in note)
+    (left_out,) = (note for note in found.to_dict()["notes"] if "left out" in note)
+    assert leak.startswith("5 images are in several splits, the same byte by byte: 'train/eel/0.png' = ")
+    assert left_out.startswith("Of all splits, 2 images could not be read, and are left out: ")
+    assert left_out.endswith(": 'train/cat/bad.png', 'test/dog/bad.png'.")
+
+
+def test_merged_groups_and_ranges_keep_their_notes_beside_those(images, tmp_path):
+    (images / rows()["path"][0]).write_bytes(b"junk")
+    loaded = folder.load(
+        images,
+        written(rows(), tmp_path / "t.csv"),
+        groups=["race", "age"],
+        bins={"age": [22, 26]},
+        merge_below=8,
+        corrupt="skip",
+    )
+    for _, _, columns in loaded.values():
+        ranges, merged, left_out = groups.notes_of(columns)
+        assert ranges.startswith("age is in ranges")
+        assert "merged into “other”" in merged
+        assert left_out.startswith("Of all splits, one image could not be read, and is left out: ")
+        assert groups.merged_of(columns)["other"]
 
 
 # --- labels ---
@@ -449,12 +530,12 @@ def test_files_that_are_lost_leave_no_split_or_class_empty(images, tmp_path):
 def test_impossible_names_are_missing_files(images, tmp_path):
     table = rows()
     table["path"][0], table["path"][1], table["path"][2] = "x" * 300 + ".png", "a\0.png", "."
-    table["split"][3] = "holdout"
+    table["split"][3] = "other"
     said = problems(folder.load, images, written(table, tmp_path / "t.parquet"), groups=["race", "rase"])
     assert "3 of 60 files are missing: 'xxx" in said
     assert "(File name too long)" in said
     assert "has no column 'rase'" in said
-    assert "split holds 'holdout'" in said
+    assert "split holds 'other'" in said
 
 
 def test_missing_files_are_samples_nevertheless(images, tmp_path):
@@ -478,7 +559,7 @@ def test_everything_bad_comes_in_one_error(images, tmp_path):
     table["path"][3] = "nowhere.png"
     table["path"][4] = "part0/000"
     table["path"][10] = table["path"][9]
-    table["split"] = ["train"] * 59 + ["holdout"]
+    table["split"] = ["train"] * 59 + ["other"]
     (images / table["path"][20]).write_bytes(b"junk")
     picture(0, 0, side=9).save(images / table["path"][30])
     said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups=["race", "id", "rase"])
@@ -493,7 +574,7 @@ def test_everything_bad_comes_in_one_error(images, tmp_path):
         "020.png' (no image of a known format)",
         "2 different sizes: 8×8 (55, such as",
         "9×9 (1, such as",
-        "split holds 'holdout', but knows 'train', 'test', 'validation' only (1 of 57 samples)",
+        "split holds 'other', but knows 'train', 'test', 'validation' only (1 of 57 samples)",
         "there is no sample in split 'test'",
     ):
         assert part in said, said
@@ -509,13 +590,6 @@ def test_a_label_column_that_is_not_there_hides_nothing_else(images, tmp_path):
     assert "1 of 60 images cannot be read" in said
     said = problems(folder.load, images, tmp_path / "t.csv", path="file", groups="race")
     assert "has no column 'file'" in said
-
-
-def test_ten_thousand_values_of_an_attribute(tmp_path):
-    count = 10_000
-    images = np.zeros((count, 1, 1, 3), np.uint8)
-    said = problems(folder.from_arrays, images, np.arange(count) % 2, {"id": [f"p{i}" for i in range(count)]})
-    assert said.startswith("group column 'id' holds 10,000 different values on 10,000 samples, such as 'p0'")
 
 
 def test_unreadable_images_are_skipped_on_request(images, tmp_path):
@@ -577,190 +651,3 @@ def test_kept_and_skipped_are_all(images, tmp_path, damaged):
     )
     assert len(loaded.skipped) == len(damaged)
     assert sum(len(labels) for _, labels, _ in loaded.values()) == 60 - len(damaged)
-
-
-# --- arrays ---
-
-
-def test_arrays_in_any_order_of_axes():
-    bytes_ = np.random.default_rng(0).integers(0, 256, (40, 5, 6, 3), dtype=np.uint8)
-    labels, race = np.arange(40) % 2, np.array(["a", "b"])[np.arange(40) // 2 % 2]
-    last = folder.from_arrays(bytes_, labels, {"race": race})
-    first = folder.from_arrays(bytes_.transpose(0, 3, 1, 2), labels, {"race": race})
-    assert last["train"][0].shape == (32, 3, 5, 6)
-    assert np.array_equal(last["test"][0], first["test"][0])
-    grey = folder.from_arrays(bytes_[..., 0], labels, {"race": race})
-    assert grey["train"][0].shape == (32, 3, 5, 6)
-    numbers = folder.from_arrays(
-        np.ones((40, 7), np.float32), labels, {"race": race}, split=["train", "train", "test", "test"] * 10
-    )
-    assert numbers["test"][0].shape == (20, 7)
-    assert "labels 3" in problems(folder.from_arrays, bytes_, labels[:3], {"race": race})
-
-
-# --- Hugging Face ---
-
-
-def png(i: int) -> bytes:
-    stream = io.BytesIO()
-    picture(i % 3, i).save(stream, "PNG")
-    return stream.getvalue()
-
-
-FEATURES = {
-    "image": {"_type": "Image"},
-    "label": {"_type": "ClassLabel", "names": list(LABELS)},
-    "gender": {"_type": "ClassLabel", "names": ["m", "f"]},
-    "race": {"_type": "Value", "dtype": "string"},
-    "array": {"_type": "Array3D", "shape": [8, 8, 3], "dtype": "uint8"},
-}
-
-
-def columns_of(places: list[int]) -> dict[str, list[Any]]:
-    return {
-        "image": [{"bytes": png(i), "path": None} for i in places],
-        "label": [i % 3 for i in places],
-        "gender": [(-1, 0, 1, 0)[i % 4] for i in places],
-        "race": [RACES[i // 3 % 2] for i in places],
-        "array": [np.asarray(picture(i % 3, i)).tolist() for i in places],
-    }
-
-
-def save(place: Path, places: list[int], *, files: int = 2) -> None:
-    """What save_to_disk writes: Arrow streams and two JSON files."""
-    place.mkdir(parents=True)
-    schema = {"image": pl.Struct({"bytes": pl.Binary, "path": pl.String})}
-    frame = pl.DataFrame(columns_of(places), schema_overrides=schema, strict=False)
-    step = -(-len(places) // files)
-    names = [f"data-{n:05d}-of-{files:05d}.arrow" for n in range(files)]
-    for n, name in enumerate(names):
-        frame[n * step : (n + 1) * step].write_ipc_stream(place / name)
-    (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
-    (place / "dataset_info.json").write_text(json.dumps({"features": FEATURES}))
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    save(tmp_path / "saved" / "train", list(range(40)))
-    save(tmp_path / "saved" / "test", list(range(40, 60)), files=1)
-    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    return tmp_path / "saved"
-
-
-def check_all(loaded: folder.Loaded) -> None:
-    assert {name: len(labels) for name, (_, labels, _) in loaded.items()} == {"train": 40, "test": 20}
-    assert loaded.classes == LABELS
-    assert not loaded.counted
-    inputs, labels, columns = loaded["test"]
-    assert labels.tolist() == [i % 3 for i in range(40, 60)]
-    assert columns["race"].tolist() == [RACES[i // 3 % 2] for i in range(40, 60)]
-    assert columns["gender"].tolist() == [(None, "m", "f", "m")[i % 4] for i in range(40, 60)]
-    for i, pixels in enumerate(inputs, start=40):
-        assert np.array_equal(pixels.transpose(1, 2, 0), np.asarray(picture(i % 3, i)))
-
-
-def test_a_folder_that_save_to_disk_wrote(saved, tmp_path):
-    assert huggingface.is_saved(saved)
-    for cache in (None, tmp_path / "c", tmp_path / "c"):
-        check_all(folder.from_huggingface(saved, groups=["race", "gender"], cache=cache))
-    check_all(folder.from_huggingface(str(saved), image="array", groups=["race", "gender"]))
-    single = folder.from_huggingface(saved / "train", groups="race", image_size=5)
-    assert [inputs.shape for inputs, _, _ in single.values()] == [(31, 3, 5, 5), (9, 3, 5, 5)]
-
-
-def test_bad_folders_of_data_sets(saved, tmp_path):
-    load = folder.from_huggingface
-    assert "is no folder that save_to_disk" in problems(load, tmp_path, groups="race")
-    said = problems(load, saved, label="lable", groups=["race", "rase"])
-    assert said.count("has no columns 'lable' (did you mean 'label'?), 'rase' (did you mean 'race'?)") == 2
-    assert "arrays are taken as they are" in problems(load, saved, image="array", groups="race", image_size=5)
-    (saved / "test" / "dataset_info.json").write_text("[]")
-    assert "does not say 'features'" in problems(load, saved, groups="race")
-    (saved / "test" / "state.json").unlink()
-    (saved / "train" / "data-00001-of-00002.arrow").write_bytes(b"\xff\xff\xff\xff and nothing")
-    said = problems(load, saved, groups="race")
-    assert "train" in said
-    assert "test" in said
-
-
-class Cell:
-    def __init__(self, value: Any) -> None:
-        self.as_py = lambda: value
-
-
-class ArrowColumn(list[Any]):
-    def to_pylist(self) -> list[Any]:
-        return list(self)
-
-    def __getitem__(self, place: Any) -> Any:
-        return Cell(super().__getitem__(place))
-
-
-class Feature:
-    def __init__(self, told: dict[str, Any]) -> None:
-        if told["_type"] == "ClassLabel":
-            self.names = told["names"]
-
-
-class StandIn:
-    """What is used of a `datasets.Dataset`, over plain lists."""
-
-    def __init__(self, columns: dict[str, list[Any]], form: str = "") -> None:
-        self.columns, self.form, self.column_names = columns, form, list(columns)
-        kinds = {"Image": type("Image", (Feature,), {})}
-        self.features = {name: kinds.get(told["_type"], Feature)(told) for name, told in FEATURES.items()}
-
-    def __len__(self) -> int:
-        return len(self.columns["label"])
-
-    def select_columns(self, names: list[str]) -> "StandIn":
-        return StandIn({name: self.columns[name] for name in names}, self.form)
-
-    def with_format(self, form: str) -> "StandIn":
-        return StandIn(self.columns, form)
-
-    def __getitem__(self, place: slice) -> dict[str, Any]:
-        assert place == slice(None)
-        if self.form == "arrow":
-            return {name: ArrowColumn(values) for name, values in self.columns.items()}
-        return {"array": np.array(self.columns["array"], dtype=np.uint8)}
-
-
-def test_data_set_objects():
-    parts = {"train": StandIn(columns_of(list(range(40)))), "test": StandIn(columns_of(list(range(40, 60))))}
-    check_all(folder.from_huggingface(parts, groups=["race", "gender"]))
-    check_all(folder.from_huggingface(parts, image="array", groups=["race", "gender"]))
-    single = folder.from_huggingface(parts["train"], groups="race")
-    assert [len(labels) for _, labels, _ in single.values()] == [31, 9]
-    assert "is a list; give a Dataset" in problems(folder.from_huggingface, [1], groups="race")
-    said = problems(folder.from_huggingface, parts, label="lable", groups="race")
-    assert "split 'train' has no column 'lable' (did you mean 'label'?)" in said
-
-
-def test_data_set_objects_of_the_package(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="needs the package datasets")
-    features = datasets.Features(
-        {
-            "image": datasets.Image(),
-            "label": datasets.ClassLabel(names=list(LABELS)),
-            "gender": datasets.ClassLabel(names=["m", "f"]),
-            "race": datasets.Value("string"),
-            "array": datasets.Array3D((8, 8, 3), "uint8"),
-        }
-    )
-    whole = datasets.Dataset.from_dict(columns_of(list(range(60))), features=features)
-    turned = whole.select(range(59, -1, -1))
-    data = datasets.DatasetDict(
-        {"train": turned.select(range(59, 19, -1)), "test": turned.select(range(19, -1, -1))}
-    )
-    data.save_to_disk(tmp_path / "saved")
-    for given_ in (data, tmp_path / "saved", datasets.load_from_disk(tmp_path / "saved")):
-        for image in ("image", "array"):
-            check_all(folder.from_huggingface(given_, image=image, groups=["race", "gender"]))
-    streamed = whole.to_iterable_dataset()
-    assert "streaming" in problems(folder.from_huggingface, streamed, groups="race")
-    picture(0, 0).save(tmp_path / "a.png")
-    by_path = datasets.Dataset.from_dict(
-        {"image": [str(tmp_path / "a.png")] * 4, "label": [0, 1, 0, 1], "race": ["a", "b"] * 2},
-    ).cast_column("image", datasets.Image())
-    assert len(folder.from_huggingface(by_path, groups="race")["train"][1]) == 2

@@ -17,13 +17,12 @@ from evenprune import fleet, folds, lineup, methods, training
 from evenprune.augment import Flip
 from evenprune.checkpoint import DifferentExperiment
 from evenprune.companions import FoldAnswers, pooled, with_companions
-from evenprune.constraint import standard_errors
 from evenprune.draws import leaving_out, sample_order
 from evenprune.folds import Folds
-from evenprune.heldout import Heldout
+from evenprune.heldout import Heldout, paired_counts, psi_standard_errors
 from evenprune.loop import Loop, advance, begin_epoch, build, draw_epoch
 from evenprune.masks import Masks
-from evenprune.plan import Method
+from evenprune.method import Method
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
@@ -272,7 +271,7 @@ def test_families_of_a_mixed_fleet_answer_for_themselves(problem: Problem, batch
 
 def test_a_family_is_separate_models_that_share_their_multipliers() -> None:
     model, data = problem_of(dtype=torch.float64, missing=False)
-    method = replace(CROSSED, negative="keep", dual_lr=0.3, refresh=3)
+    method = replace(CROSSED, dual_lr=0.3, refresh=3)
     settings = recipe(weight_decay=0.01, clip_norm=0.5, scheduler=None, epochs=6)
     run = Run(method=method, sparsity=0.83, seed=7)
     fitted = fit(model, data, runs=[run], recipe=settings)[0]
@@ -485,8 +484,6 @@ def test_every_run_learns_from_the_model_it_was_pruned_from(problem: Problem, au
     with torch.no_grad():
         for run, own in enumerate(models):
             torch.testing.assert_close(teacher.soft(index, inputs)[run], own.eval()(inputs[run]))
-            plain = own.eval()(data.train.inputs[index[run]])
-            torch.testing.assert_close(teacher.recalled(index)[run], plain)
 
 
 # --- refusals ---
@@ -579,9 +576,7 @@ def excess(dense: Tensor, sparse: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
     """ψ_g and its standard error, both [2]."""
     lost = dense.double() - sparse.double()
     psi = torch.stack([lost[groups == g].mean() for g in (0, 1)]) - lost.mean()
-    number = torch.bincount(groups, minlength=3).double().unsqueeze(0)
-    error = standard_errors(sparse.unsqueeze(0), dense, groups, number, number / number.sum())
-    return psi, error[0, :2]
+    return psi, psi_standard_errors(*paired_counts(dense, sparse, groups, count=2))
 
 
 def test_all_samples_pooled_are_as_precise_as_so_many_held_out_ones() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -238,8 +239,8 @@ def test_a_small_network_learns_with_it() -> None:
 
 
 def test_what_only_a_whole_training_can_do_is_refused() -> None:
-    method = methods.ceag(tolerance=0.01, k=4, distill=0.5, sampling="balanced", multipliers_on="heldout")
-    with pytest.raises(
-        ValueError, match=r"(?s)multipliers_on='heldout' is what fit.*distill=0.5.*sampling='balanced'"
-    ):
+    more: dict[str, Any] = {"distill": 0.5, "sampling": "balanced", "targets": "corrected"}
+    method = methods.ceag(tolerance=0.01, k=4, multipliers_on="heldout", **more)
+    words = r"(?s)multipliers_on='heldout' is what fit.*distill=0.5.*targets='corrected'.*sampling='balanced'"
+    with pytest.raises(ValueError, match=words):
         GapConstraint(reference(), method)

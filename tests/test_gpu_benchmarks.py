@@ -1,15 +1,18 @@
 """The benchmarks that need a GPU: what of them a CPU can run, and what they print and choose."""
 
 import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
-from torch.autograd import DeviceType
 
-from benchmarks import depthwise_conv, depthwise_settings, gpu_loop, images_per_second, setting_search
+import benchmarks.__main__ as command
+from benchmarks import depthwise_conv, depthwise_settings, gpu, gpu_loop, images_per_second, setting_search
 from benchmarks.depthwise_conv import Layer, Tensors
 from benchmarks.depthwise_settings import Case, Option, cases, chosen, options, report, to_compile
 from evenprune.depthwise_conv import SETTINGS, Setting
@@ -47,7 +50,7 @@ def test_a_loop_is_timed_after_pruning(runs: int, graph: bool, kind: type) -> No
 def test_the_busiest_kernels_come_first() -> None:
     loop = tiny_loop(1, graph=False)
     gpu_loop.begin(loop)
-    rows = images_per_second.busiest(loop, 2, on=DeviceType.CPU)
+    rows = gpu_loop.busiest(loop, 2)
     assert [row["us"] for row in rows] == sorted((row["us"] for row in rows), reverse=True)
     (convolution,) = (row for row in rows if row["kernel"] == "aten::convolution")
     assert convolution["calls"] == sum(isinstance(m, nn.Conv2d) for m in loop.network.modules())
@@ -59,7 +62,7 @@ def test_the_busiest_kernels_come_first() -> None:
 
 def test_images_per_second_are_compared_with_eager_runs() -> None:
     def row(way: str, rate: float) -> dict[str, Any]:
-        cost = {"compilation_s": 61.4, "step_ms": 7.125, "peak_gib": 3.21}
+        cost = {"compilation_s": 61.4, "step_ms": 7.125, "peak_gib": 3.21, "compile": True}
         return {"model": "MobileNetV2", "way": way, "runs": 1, "images_per_s": rate, **cost}
 
     rates = {"eager float32": 2_000, "eager bfloat16": 4_000, "fleet of 5": 30_000}
@@ -67,7 +70,8 @@ def test_images_per_second_are_compared_with_eager_runs() -> None:
     _, eager, _, fleet = images_per_second.table(figures)
     assert eager == ("MobileNetV2, eager float32", "2,000 images/s; step 7.12 ms; 3.2 GiB", "")
     assert fleet[1] == (
-        "30,000 images/s; step 7.12 ms; 3.2 GiB; 15.0 × eager float32, 7.5 × eager bfloat16; compiled in 61 s"
+        "30,000 images/s; step 7.12 ms; 3.2 GiB; 15.0 × eager float32, 7.5 × eager bfloat16; "
+        "first steps 61 s, torch.compile True"
     )
 
 
@@ -80,7 +84,213 @@ def test_every_way_has_nothing_left_open() -> None:
     }
     assert switches["eager float32"] == ("float32", False, False, False)
     assert switches["eager bfloat16"] == ("bfloat16", True, False, False)
-    assert switches["fleet of 1"] == switches["fleet of 5"] == ("bfloat16", True, True, True)
+    assert switches["fleet of 1"] == switches["fleet of 5"]
+    assert (switches["fleet of 1"][:2], switches["fleet of 1"][3]) == (("bfloat16", True), True)
+
+
+# --- fleets of CifarResNet-56, here of a small network ---
+
+CPU = torch.device("cpu")
+SMALL = Recipe(batch_size=16, compile=False, graph=True, channels_last=True, evaluate_batch=32)
+
+
+def small() -> nn.Module:
+    return small_cnn((4, 6, 6), num_classes=5, in_channels=3)
+
+
+def small_images(samples: int) -> Any:
+    return gpu_loop.images(samples, side=8, classes=5, device=CPU)
+
+
+def out_of_memory() -> None:
+    """As a capture tells of it: torch's own error is its cause."""
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    except RuntimeError as error:
+        raise RuntimeError("A step cannot be captured as a CUDA graph") from error
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A measurement as it grows: fleets of 3, which are too large, 1 and 2; what is compiled is too large."""
+    torch.set_num_threads(1)
+    real = gpu.fleet
+
+    def fleet(make: Any, runs: int, recipe: Recipe, *splits: Any) -> Any:
+        return out_of_memory() if runs == 3 or recipe.compile else real(make, runs, recipe, *splits)
+
+    for name, value in {"fleet": fleet, "MAIN": 2, "PROFILED": (1, 2), "TURNS": 2, "PER_TURN": 3}.items():
+        monkeypatch.setattr(gpu, name, value)
+    train, test = small_images(400), small_images(50)
+    told = gpu.measured(small, (3, 1, 2), SMALL, train, test, rate=4e12)
+    return [json.loads(json.dumps(state)) for state in told]
+
+
+def test_a_measurement_grows_fleet_by_fleet_and_goes_on_where_memory_ends(
+    states: list[dict[str, Any]],
+) -> None:
+    ways = ["fleet of 3", "fleet of 1", "fleet of 2", "fleet of 2, compile=True"]
+    assert [[row["way"] for row in state["fleets"]] for state in states] == [
+        ways[:1], ways[:2], ways[:3], ways[:3], ways,
+    ]  # fmt: skip
+    large, one, two, compiled = states[-1]["fleets"]
+    assert large == {"way": "fleet of 3", "runs": 3, "out_of_memory": True}
+    assert compiled["out_of_memory"]
+    for row in (one, two):
+        assert not row["compile"]
+        assert row["ratio"] == pytest.approx(row["ceag_step_ms"] / row["nft_step_ms"])
+        epoch = 25 * row["ceag_step_ms"] / 1000 + row["evaluation_s"]  # 400 images, batches of 16
+        assert row["epoch_s"] == pytest.approx(epoch)
+        assert row["seconds_per_run"] * row["runs"] > 60 * epoch + row["compilation_s"]
+        assert row["times_eager"] == pytest.approx(
+            states[-1]["eager_float32_step_ms"] * row["runs"] / row["ceag_step_ms"]
+        )
+        times = [kernel["us"] for kernel in row["kernels"]["busiest"]]
+        assert len(times) == gpu.KERNELS
+        assert times == sorted(times, reverse=True)
+        assert sum(times) / 1000 <= row["kernels"]["ms"]
+        assert "peak_gib" not in row  # of a GPU's memory
+
+
+def test_an_epoch_of_fit_stands_beside_the_predicted_one(states: list[dict[str, Any]]) -> None:
+    *_, before, after, _ = states
+    assert "fit" not in before["fleets"][2]
+    found = after["fleets"][2]["fit"]
+    assert len(found["epochs_s"]) == 3
+    assert found["epoch_s"] == found["epochs_s"][1] > 0
+    assert found["seconds"] > sum(found["epochs_s"])
+    assert all("fit" not in row for row in after["fleets"][:2])
+
+
+def test_another_error_than_the_end_of_memory_is_not_swallowed() -> None:
+    def broken() -> Any:
+        raise RuntimeError("device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side"):
+        gpu.unless_memory_ends(broken)
+    assert gpu.unless_memory_ends(lambda: {"fine": 1}) == {"fine": 1}
+
+
+def test_constraints_are_back_after_steps_without() -> None:
+    loop = tiny_loop(1, graph=False)
+    gpu_loop.begin(loop)
+    gpu_loop.steps(loop, 5)
+    plan, replay = loop.plan, loop.replay
+    times = gpu.step_times(loop)
+    assert min(times["ceag"], times["nft"]) > 0
+    assert loop.plan is plan
+    assert loop.replay is replay
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of torch's own import
+@pytest.mark.parametrize("switch", [True, False])
+def test_a_compiled_loop_is_told_from_a_plain_one(switch: bool) -> None:
+    recipe = Recipe(batch_size=4, compile=switch).on(CPU)
+    loop = gpu_loop.new_loop(small(), 1, recipe, small_images(40), classes=5)
+    assert gpu_loop.is_compiled(loop) is switch
+
+
+def test_the_fleet_of_25_is_also_compiled() -> None:
+    assert [(way, changes) for way, _, changes in gpu.ways((1, 25, 45))] == [
+        ("fleet of 1", {}),
+        ("fleet of 25", {}),
+        ("fleet of 25, compile=True", {"compile": True}),
+        ("fleet of 45", {}),
+    ]
+
+
+def made_up(step: float, **more: Any) -> dict[str, Any]:
+    kernel = {"kernel": "void walk<16>()", "us": 1000 * step / 5, "calls": 19.0}
+    row = {
+        "way": "fleet of 25", "runs": 25, "compile": False, "ceag_step_ms": step, "nft_step_ms": step / 1.005,
+        "ratio": 1.005, "compilation_s": 3.0, "evaluation_s": 0.5, "epoch_s": 11.0, "seconds_per_run": 26.5,
+        "peak_gib": 7.25, "share_of_floor": 0.45, "times_eager": 18.6,
+        "kernels": {"ms": step, "busiest": [kernel]}, "fit": {"epoch_s": 11.2},
+    }  # fmt: skip
+    whole = {"device": "H200", "torch": "2", "commit": "abc1234", "date": "2026-01-01", "copy_tb_per_s": 4.2}
+    whole |= {"caches": {"triton": "cold", "inductor": "warm"}, "eager_float32_step_ms": 20.1}
+    return whole | {"eager_peak_gib": 1.5, "fleets": [row | more]}
+
+
+def test_the_newest_measurement_stands_beside_the_one_before() -> None:
+    compiled = {"way": "fleet of 45", "out_of_memory": True}
+    newest = made_up(26.75) | {"commit": "def5678"}
+    newest["fleets"].append(compiled)
+    rows = {what: cells for what, *cells in gpu.table([made_up(99.0), made_up(29.25), newest])}
+    assert rows["commit, date"] == ["def5678, 2026-01-01", "abc1234, 2026-01-01", ""]
+    assert rows["caches of kernels"][0] == "Triton cold, Inductor warm"
+    assert rows["  peak memory"] == ["7.25 GiB", "7.25 GiB", ""]
+    assert rows["fleet of 25"] == ["26.5 s a run", "26.5 s a run", "≤ 25 s"]
+    assert rows["  CEAG step"] == ["26.75 ms", "29.25 ms", ""]
+    assert rows["  an epoch of fit()"] == ["11.20 s", "11.20 s", "as predicted"]
+    assert rows["  kernel void walk<16>()"] == ["5350 µs, 19 calls", "5850 µs, 19 calls", ""]
+    assert rows["fleet of 45"] == ["out of memory", "–", ""]
+    alone = gpu.table([made_up(26.75)])
+    assert {before for _, _, before, _ in alone} == {"–"}
+    assert len(gpu.HEADINGS) == len(alone[0])
+
+
+# --- what is kept ---
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
+    monkeypatch.setenv("EVENPRUNE_COMMIT", "abc1234")
+    return tmp_path / "results" / "gpu.json"
+
+
+def test_two_runs_stand_in_one_file_and_each_part_is_written_at_once(results: Path) -> None:
+    def growing(name: str) -> Iterator[dict[str, Any]]:
+        for parts in (1, 2):
+            yield {"name": name, "parts": parts}
+            last = json.loads(results.read_text())["measurements"][-1]
+            assert (last["name"], last["parts"]) == (name, parts)  # before the next part begins
+
+    command.grow("gpu", growing("first"))
+    found = command.grow("gpu", growing("second"))
+    document = json.loads(results.read_text())
+    assert document["measurements"] == found
+    assert [(one["name"], one["parts"]) for one in found] == [("first", 2), ("second", 2)]
+    assert all(one["commit"] == "abc1234" and one["date"] and one["seconds"] >= 0 for one in found)
+
+
+def test_a_benchmark_that_fails_leaves_what_it_had(results: Path) -> None:
+    def failing() -> Iterator[dict[str, Any]]:
+        yield {"parts": 1}
+        raise RuntimeError("lost")
+
+    command.grow("gpu", iter([{"parts": 9}]))
+    with pytest.raises(RuntimeError, match="lost"):
+        command.grow("gpu", failing())
+    assert [one["parts"] for one in json.loads(results.read_text())["measurements"]] == [9, 1]
+
+
+def test_numbers_follow_the_benchmark_that_takes_them() -> None:
+    assert command.asked(["gpu", "1", "25", "coverage"]) == [("gpu", (1, 25)), ("coverage", ())]
+    assert [name for name, _ in command.asked([])] == list(command.NAMES)
+    with pytest.raises(SystemExit) as end:
+        command.asked(["5", "gpuu", "coverage", "3", "gpu", "0"])
+    said = str(end.value)
+    assert all(f"{number}: numbers follow gpu" in said for number in (5, 3, 0))
+    assert "no benchmark gpuu; there are audit_speed" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["gpu", "images_per_second"])
+def test_without_a_gpu_it_says_where_to_go_and_writes_nothing(name: str, results: Path) -> None:
+    with pytest.raises(SystemExit, match="machine with an NVIDIA GPU; `make bench` is for CPUs"):
+        command.main([name])
+    assert not results.parent.exists()
+
+
+def test_caches_are_cold_until_something_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    (tmp_path / "inductor").mkdir()
+    assert gpu_loop.caches() == {"triton": "cold", "inductor": "cold"}
+    (tmp_path / "inductor" / "x").touch()
+    assert gpu_loop.caches() == {"triton": "cold", "inductor": "warm"}
 
 
 # --- depthwise convolutions ---

@@ -1,8 +1,10 @@
 """Rules that make groups: their texts, ranges and merges; counted samples and tables as plain columns."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import polars as pl
 import pytest
@@ -10,11 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evenprune import group_rules, groups
+from evenprune.audit import audit
 from evenprune.columns import Columns, view
 from evenprune.formats import open_table
 from evenprune.group_rules import GroupRules, merged, merged_tally, parse_bins, ranged
 from evenprune.table_ranges import ranged as ranged_table
 from evenprune.tally import InputProblems, Scores, Tally
+from evenprune.verdict import Audit
+from tests.commands import called
+
+SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "audit.schema.json").read_text(encoding="utf-8"))
 
 # --- texts ---
 
@@ -178,6 +185,29 @@ def test_splits_are_merged_as_the_training_samples_are() -> None:
     assert note.endswith("Wholly in “other”: race B, race C.")
 
 
+def test_all_merged_groups_are_known_and_not_only_those_that_the_note_names() -> None:
+    values = np.repeat([f"g{i:02d}" for i in range(40)], [50] * 10 + [2] * 30)
+    splits = merged({"train": {"kind": values}, "test": {"kind": values[::50]}}, 10)
+    (note,) = groups.notes_of(splits["train"])
+    assert note.endswith("g17 (2) … and 22 more.")
+    assert groups.merged_of(splits["train"]) == {"other": {f"g{i}": 2 for i in range(10, 40)}}
+    labels = np.arange(len(values)) % 2
+    found = audit(labels=labels, dense=labels, pruned=labels, groups=splits["train"], tolerance=0.1)
+    document = found.to_dict()
+    assert document["merged"]["other"]["g39"] == 2
+    assert Audit.from_dict(document) == found
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+def test_a_table_has_all_merged_groups_too(tmp_path: Path) -> None:
+    kinds = [f"g{i:02d}" for i in range(12) for _ in range(2)] + ["large"] * 200 + ["larger"] * 300
+    rows = {"y": [i % 2 for i in range(len(kinds))], "kind": kinds}
+    pl.DataFrame(rows | {"d": rows["y"], "p": rows["y"]}).write_csv(tmp_path / "t.csv")
+    flags = ["--label", "y", "--dense", "d", "--pruned", "p", "--group", "kind", "--tolerance", "0.1"]
+    done = called("audit", tmp_path / "t.csv", *flags, "--merge-below", "30", "--json", "-")
+    assert json.loads(done.stdout)["merged"] == {"other": {f"g{i:02d}": 2 for i in range(12)}}
+
+
 def test_nothing_is_changed_where_all_groups_are_large() -> None:
     column = groups.binned([1, 9] * 20, edges=[5])
     splits = {
@@ -236,8 +266,9 @@ def test_counted_samples_are_merged_like_columns(rows: list[tuple[Any, ...]], n:
             with pytest.raises(InputProblems, match="merge_below"):
                 merged_tally(data, n)
         return
-    found, notes = merged_tally(tally_of(rows), n)
+    found, notes, small = merged_tally(tally_of(rows), n)
     assert notes == list(plain.notes)
+    assert small == plain.merged
     assert isinstance(found, Tally)
     if not notes:
         assert found.cells == tally_of(rows).cells
@@ -248,5 +279,5 @@ def test_counted_samples_are_merged_like_columns(rows: list[tuple[Any, ...]], n:
     pairs = zip(found.cell.tolist(), found.pattern.tolist(), found.count.tolist(), strict=True)
     assert {(found.cells[c][0], pattern): count for c, pattern, count in pairs} == expected
     assert found.attributes == ("race × sex",)
-    by_sample, _ = merged_tally(scored, n)
+    by_sample, _, _ = merged_tally(scored, n)
     assert [by_sample.cells[c][0] for c in by_sample.cell.tolist()] == plain.tolist()

@@ -443,6 +443,17 @@ def test_an_audit_says_what_was_merged():
     assert not any("merged" in note for note in plain.notes)
 
 
+def test_notes_stay_where_codes_get_names_and_missing_values():
+    column = groups.noted(np.array([0, 1, -1] * 10), ["a note", "another", "a note"])
+    assert column.notes == ("a note", "another")
+    assert groups.noted(column, ["a note"]).notes == column.notes
+    data = (torch.zeros(30, 3), torch.zeros(30, dtype=torch.int64), {"kind": column})
+    for chosen in (["kind"], {"kind": ["A", "B"]}):
+        read = samples.read({"train": data, "test": data}, chosen)
+        assert groups.notes_of(read.columns["test"]) == ["a note", "another"]
+        assert read.columns["test"]["kind"].tolist()[2] is None
+
+
 def test_notes_go_through_the_reading_of_samples():
     column = groups.merge_below(["a"] * 20 + ["b"] * 20 + ["c"] * 2, 10)
     data = (torch.zeros(42, 3), torch.zeros(42, dtype=torch.int64), {"kind": column, "else": [1] * 42})

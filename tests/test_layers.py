@@ -14,18 +14,21 @@ LAYERS = [
     "ranges groups group_rules limits maximum bootstrap evidence correctness verdict further_columns "
     "paired intake audit",  # the audit: numpy
     "embedding page pictures comparison_wording comparison_page comparison_text report",  # what people read
-    "paper_fields paper_results paper_printed paper_cells paper_ablations paper_runtimes paper_groups "
-    "paper_comparison paper_wording paper_charts paper_page_tables paper_page_pictures paper_page paper_text",
+    "paper_fields paper_files paper_results paper_printed paper_cells paper_pairs paper_ablations "
+    "paper_variants paper_runtimes paper_groups paper_comparison paper_wording paper_pair_wording "
+    "paper_charts paper_page_tables paper_page_variants paper_page_pictures paper_page paper_text",
     "spelling formats columns table_ranges tables",  # files to tallies: polars
-    "reference estimate plan constraint gap_constraint prunable masks",  # the method: torch
+    "reference gap_limits estimate method plan dual_step sample_weights constraint gap_constraint prunable "
+    "masks",  # the method: torch
     "methods",
     "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv "
     "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
     "checkpoint predict importance fairgrape bias_search class_bias diagnostics trackers",
     "identity draws iterates teacher companions heldout compiling per_run loop element_wise history resume "
     "lineup training",
-    "models data",
-    "experiment samples result pruning built_in model_file architectures data_source",
+    "state_file models data",
+    "experiment samples splits leaks selection training_notes biased_runs run_names run_figures result "
+    "pruning built_in model_file architectures data_source",
     "audit_command prune_command data_command cache_command report_command cli __main__",
 ]
 ORDER = {name: (layer, place) for layer, line in enumerate(LAYERS) for place, name in enumerate(line.split())}
@@ -121,7 +124,8 @@ def test_the_constraint_knows_neither_masks_nor_training_and_masks_know_no_group
         found = imports(PACKAGE / f"{module}.py")
         return {name.split(".")[1] for name, _ in found if name.startswith("evenprune.")}
 
-    for module in ("estimate", "plan", "constraint", "gap_constraint"):
+    steps = ("gap_limits", "dual_step", "sample_weights")
+    for module in ("estimate", "method", "plan", *steps, "constraint", "gap_constraint"):
         assert not used(module) & {"masks", "prunable", "training", "loop", "fleet"}
     for module in ("masks", "prunable"):
         assert not used(module) & {"groups", "constraint", "reference", "methods"}

@@ -441,3 +441,33 @@ def test_numbers_of_any_size_are_written_alike_in_the_page_and_in_text(show):
     page = show(document)
     shown = dict(zip(column(page, 1), column(page, 10), strict=True))
     assert [shown[name] for name in names] == [significant(value) for value in values]
+
+
+@pytest.mark.browser
+def test_the_page_says_which_model_on_which_data(show):
+    document = audit_documents.document(6, verdict="inconclusive")
+    page = show(document)
+    assert page.title() == "Inconclusive · evenprune audit"
+    assert page.locator("#subject").is_hidden()
+    page = show(document | {"subject": "<b>CEAG</b>, seed 0, 80 % sparse · training data: not evidence"})
+    said = "<b>CEAG</b>, seed 0, 80 % sparse · training data: not evidence"
+    assert page.title() == f"Inconclusive · {said} · evenprune audit"
+    assert page.inner_text("#subject") == said
+
+
+@pytest.mark.browser
+def test_numbers_that_did_not_converge_are_marked(show, tmp_path):
+    document = audit_documents.document(6, verdict="pass")
+    names = [group["group"] for group in document["groups"]]
+    document["columns"] = {"curvature": dict(zip(names, [3.0, 2.0, 1.0, 4.0, 6.0, 5.0], strict=True))}
+    document["approximate"] = {"curvature": names[1:3]}
+    page = show(document)
+    shown = dict(zip(column(page, 1), column(page, 10), strict=True))
+    assert [shown[name] for name in names] == ["3", "≈ 2", "≈ 1", "4", "6", "5"]
+    head(page, "curvature").get_by_role("button").press("Enter")
+    assert [text.removeprefix("≈ ") for text in column(page, 10)] == ["6", "5", "4", "3", "2", "1"]
+    with page.expect_download() as download:
+        page.click("#csv")
+    download.value.save_as(tmp_path / "groups.csv")
+    with open(tmp_path / "groups.csv", encoding="utf-8-sig", newline="") as file:
+        assert {float(row["curvature"]) for row in csv.DictReader(file)} == {1, 2, 3, 4, 5, 6}

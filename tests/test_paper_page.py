@@ -66,6 +66,7 @@ def everything(folder) -> PaperReport:
         "cifar100.json": paper_documents.document(seeds=range(2)),
         "cifar100_multipliers.json": paper_documents.traces(),
         "utkface.json": paper_documents.faces(seeds=range(2)),
+        **paper_documents.variants(seeds=range(2), groups=100),
     }
     return report_of(documents, folder)
 
@@ -125,6 +126,24 @@ def test_differences_are_shaded_by_standard_errors(report):
     for shade, text in found:
         low, high = shades[shade]
         assert low - 0.051 <= abs(float(text.replace("−", "-"))) <= high + 0.051
+
+
+def test_circles_stand_in_the_order_of_the_seeds(few, folder):
+    document = copy.deepcopy(few["cifar100.json"])
+    for run in document["runs"]:
+        if (run["method"], run["sparsity"], run["seed"]) == ("CEAG", 0.925, 0):
+            run["train"]["max_excess_gap"] = 0.02286  # the first seed alone is beyond the tolerance
+    page = paper_page.to_html(report_of({"beyond_first.json": document}, folder))
+    glance = page.split('<table class="glance met">')[1].split("</table>")[0]
+    rows = re.findall(r'<span class="pips" role="img" aria-label="([^"]*)">(.*?)</span>', glance)
+    drawn = [(label, re.findall(r'<i class="(on)?" title="([^"]*)"></i>', marks)) for label, marks in rows]
+    assert [len(marks) for _, marks in drawn] == [3] * 18
+    gaps = values(few, "CEAG", 0.925, "train", "max_excess_gap")[1:]
+    told = ["seed 0: 2.29 > 2", *(f"seed {seed}: {gap:.2f} ≤ 2" for seed, gap in enumerate(gaps, start=1))]
+    assert ("; ".join(told), [("on" if "≤" in text else "", text) for text in told]) in drawn
+    for label, marks in drawn:
+        assert [text for _, text in marks] == label.split("; ")
+        assert [bool(on) for on, _ in marks] == ["≤" in text for _, text in marks]
 
 
 def test_partial_results_show_a_dash_beside_the_papers_number(partial):
@@ -246,7 +265,16 @@ def test_the_text_is_a_table_that_fits(few, report):
     assert rows[1][1:4] == [f"{statistics.fmean(own):.2f}", "±", f"{statistics.stdev(own):.2f}"]
     assert rows[1][4] == "99.6"
     assert "k = 20" in text
-    assert "21." in text.split("seconds per run")[1]
+    times = text.split("seconds per run (median) on NVIDIA H200\n")[1].split("\n\n")[0].splitlines()
+    assert max(map(len, times)) <= 80
+    alone = next(i for i, row in enumerate(times) if row.startswith("NFT "))
+    assert " ".join(" ".join(times[alone : alone + 2]).split()) == (
+        "NFT 70.5 3,793 54 × faster one run alone, scaled from 6 epochs"
+    )
+    assert any(row.split()[0].startswith("21.") and "fleet of 30" in row for row in times)
+    met = next(c for t in report.tables for c in t.cells if (t.sparsity, c.method) == (0.925, "CEAG"))
+    marks = "".join("●" if one.met else "○" for one in met.met_by_seed)
+    assert f"{marks}  " in text.split("tolerance and worst group")[1].split("92.5 %")[1]
 
 
 def test_hostile_names_are_plain_text(of_hostile_names):
@@ -340,6 +368,8 @@ def test_the_tables_are_there(show, report):
     assert page.locator(".cells").count() == 3 + 1 + 1 + 12  # table 1, buffers, further runs, tasks not run
     assert page.locator(".glance tbody tr").count() == 12
     assert page.locator("#table-2 tbody tr").count() == 8
+    assert page.locator("#table-2 .timing").count() == 2 + 8  # two methods alone, all in a fleet
+    assert page.locator(".pips i").first.get_attribute("title").startswith("seed 0: ")
     assert page.locator("#floor-0 .line:not(.head)").count() == 36
     assert page.locator("#table-4 .lines").count() == 6
     named = page.locator("#contents a").all_inner_texts()

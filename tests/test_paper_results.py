@@ -14,13 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenprune
-from evenprune import paper_cells, paper_comparison, paper_groups, paper_results
+from evenprune import (
+    paper_cells,
+    paper_comparison,
+    paper_files,
+    paper_groups,
+    paper_results,
+    paper_wording,
+)
 from evenprune.paper_ablations import buffer_table, tolerance_table
 from evenprune.paper_cells import Spread, figure, is_printed, one_per_seed, standard_errors, table_of
 from evenprune.paper_charts import thinned
 from evenprune.paper_printed import CIFAR, FACES, ROUNDING, Number, printed
-from evenprune.paper_results import Changes, Results, Run, Task
-from evenprune.paper_runtimes import runtime_table
+from evenprune.paper_results import Changes, Results, Run, Task, Timed
+from evenprune.paper_runtimes import runtime_table, timed_runs
 from evenprune.tally import InputProblems
 from tests import paper_documents
 
@@ -186,6 +193,19 @@ def test_a_seed_that_ran_alone_and_in_a_fleet_counts_once():
     both = [run(seed=0, fleet=1), run(seed=0, fleet=30), run(seed=1, fleet=1)]
     assert [(r.seed, r.fleet) for r in one_per_seed(both)] == [(0, 30), (1, 1)]
     assert one_per_seed(both[::-1]) == one_per_seed(both)
+
+
+def test_whether_the_tolerance_was_met_is_told_seed_by_seed():
+    gaps = (0.0501, 0.04, 0.05, 0.05000001)
+    runs = [with_figures(run(seed=seed), max_excess_gap=gap) for seed, gap in enumerate(gaps)]
+    cell = next(c for c in table_of(HARD, runs[::-1], printed()).cells if c.method == "CEAG")
+    assert [(one.seed, one.max_excess_gap, one.met) for one in cell.met_by_seed] == [
+        (0, 0.0501, False), (1, 0.04, True), (2, 0.05, True), (3, 0.05000001, False),
+    ]  # fmt: skip
+    assert cell.met == 2
+    assert [paper_wording.seed_met(one, 0.05) for one in cell.met_by_seed] == [
+        "seed 0: 5.01 > 5", "seed 1: 4.00 ≤ 5", "seed 2: 5.00 ≤ 5", "seed 3: 5.00000 > 5",
+    ]  # fmt: skip
 
 
 def test_near_is_one_point_in_training_and_one_and_a_half_in_test():
@@ -419,20 +439,20 @@ def test_files_that_are_not_there(tmp_path):
     with pytest.raises(InputProblems, match="cannot be read: No such file"):
         paper_results.read([tmp_path / "none.json"])
     with pytest.raises(InputProblems, match="there is no folder"):
-        paper_results.default_files(tmp_path / "nowhere")
+        paper_files.default_files(tmp_path / "nowhere")
     with pytest.raises(InputProblems, match="holds no results"):
-        paper_results.default_files(tmp_path)
+        paper_files.default_files(tmp_path)
 
 
 def test_the_folder_gives_results_and_leaves_the_rest(few, tmp_path):
     wanted = [saved(tmp_path, few), saved(tmp_path, paper_documents.traces(20), "cifar100_multipliers.json")]
     saved(tmp_path, {"speed": 3}, "bench.json")
-    assert paper_results.default_files(tmp_path) == wanted
-    assert paper_results.with_traces(wanted[:1]) == wanted
+    assert paper_files.default_files(tmp_path) == wanted
+    assert paper_files.with_companions(wanted[:1]) == wanted
     assert len(paper_results.read(wanted).traces) == 6
     (tmp_path / "torn.json").write_text('{"runs": [', encoding="utf-8")
     with pytest.raises(InputProblems, match=r"torn\.json is no JSON"):
-        paper_results.read(paper_results.default_files(tmp_path))
+        paper_results.read(paper_files.default_files(tmp_path))
 
 
 # --- the other tables ---
@@ -475,17 +495,70 @@ def test_every_run_is_shown_somewhere(report):
 
 
 def test_times_alone_and_in_fleets(few, tmp_path):
-    table = runtime_table(read(tmp_path, few).timed, CIFAR, printed())
+    results = read(tmp_path, few)
+    table = runtime_table([*timed_runs(results.runs), *results.timed], CIFAR, printed())
     rows = {row.method: row for row in table.rows}
     assert list(rows)[:6] == ["NFT", "NFT + ES", "EL", "EL + RB", "CEAG (no RB)", "CEAG"]
     (alone,) = rows["NFT"].alone
-    assert (alone.runs, alone.median, alone.device) == (2, 71.0, "NVIDIA H200")  # 71.5 and a timing of 70.5
-    assert alone.ratio == pytest.approx(3793 / 71.0)
+    assert (alone.runs, alone.median, alone.device) == (1, 70.5, "NVIDIA H200")  # the timing, not the 71.5
+    assert (alone.by_itself, alone.epochs) == (True, 6)
+    assert alone.ratio == pytest.approx(3793 / 70.5)
+    (run_of_table,) = rows["CEAG"].alone
+    assert (run_of_table.median, run_of_table.by_itself) == (71.5, False)
     (fleet,) = rows["EL"].fleets
     seconds = [r["seconds"] for r in few["runs"] if (r["method"], r["sparsity"]) == ("EL", 0.95)]
     assert (fleet.fleet, fleet.runs, fleet.sparsity) == (30, 3, 0.95)
     assert (fleet.low, fleet.median, fleet.high) == (min(seconds), statistics.median(seconds), max(seconds))
     assert (rows["NFT + ES"].paper, rows["NFT + ES"].fleets[0].ratio) == (None, None)
+
+
+def timed(method: str, seconds: float, **changed) -> Timed:
+    values = {"task": CIFAR, "sparsity": 0.95, "fleet": 25, "device": "NVIDIA H200", **changed}
+    return Timed(method=method, seconds=seconds, **values)
+
+
+def test_a_methods_own_timing_is_not_pooled_with_mixed_fleets_of_the_same_size():
+    times = [timed("CEAG", 30.0, mixed=True) for _ in range(5)] + [timed("CEAG", 20.0, by_itself=True)]
+    times += [timed("CEAG", 28.0, mixed=True, fleet=35), timed("NFT", 30.0, mixed=True)]
+    rows = {row.method: row for row in runtime_table(times, CIFAR, printed()).rows}
+    own, other = rows["CEAG"].fleets
+    assert (own.fleet, own.runs, own.median, own.high, own.mixed) == (25, 1, 20.0, 20.0, False)
+    assert (other.fleet, other.median, other.mixed) == (35, 28.0, True)
+    assert [paper_wording.timing_of(time) for time in (own, other)] == [
+        "25 runs of this method", "mixed fleet of 35",
+    ]  # fmt: skip
+    assert paper_wording.timing_of(rows["NFT"].fleets[0]) == "mixed fleet of 25"
+
+
+def test_whole_timings_count_before_scaled_ones():
+    times = [timed("NFT", 40.0, by_itself=True, epochs=6), timed("NFT", 33.0, by_itself=True)]
+    (row,) = [row for row in runtime_table(times, CIFAR, printed()).rows if row.method == "NFT"]
+    assert (row.fleets[0].median, row.fleets[0].epochs) == (33.0, 60)
+    (row,) = [row for row in runtime_table(times[:1], CIFAR, printed()).rows if row.method == "NFT"]
+    assert paper_wording.timing_of(row.fleets[0]) == "25 runs of this method, scaled from 6 epochs"
+
+
+def test_how_it_was_compiled_is_told_apart():
+    times = [
+        timed("NFT", 40.0, by_itself=True, compiled="False"),
+        timed("NFT", 33.0, by_itself=True, warm=True),
+    ]
+    (row,) = [row for row in runtime_table(times, CIFAR, printed()).rows if row.method == "NFT"]
+    assert [(time.median, paper_wording.timing_of(time)) for time in row.fleets] == [
+        (33.0, "25 runs of this method, kernels compiled before"),
+        (40.0, "25 runs of this method, no torch.compile"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("methods", "mixed"),
+    [(["NFT", "NFT"], False), (["NFT", "NFT + ES"], False), (["NFT", "CEAG"], True), (["NFT"], None)],
+)
+def test_a_fleet_is_known_by_its_time(tmp_path, few, methods, mixed):
+    first = few["runs"][0] | {"fleet": 2, "seconds": 33.125}
+    runs = [first | {"method": method, "seed": seed} for seed, method in enumerate(methods)]
+    found = timed_runs(read(tmp_path, {"runs": [*runs, first | {"method": "EL", "seconds": 34.0}]}).runs)
+    assert {time.mixed for time in found if time.seconds == 33.125} == {mixed}
 
 
 def test_other_sparsities_stand_in_for_95():
@@ -577,6 +650,25 @@ def test_what_it_was_made_with(few, changed):
     assert made.timed_alike == sum(r["method"] not in ("CEAG (table)", "PW") for r in few["runs"])
 
 
+def test_a_training_that_served_two_cells_is_counted_once(few, tmp_path):
+    document = copy.deepcopy(few)
+    nft, early = (
+        next(r for r in document["runs"] if (r["method"], r["sparsity"], r["seed"]) == (method, 0.9, 1))
+        for method in ("NFT", "NFT + ES")
+    )
+    early["seconds"] = nft["seconds"]
+    made = paper_comparison.made_with(read(tmp_path, document).runs, printed())
+    seconds = [r["seconds"] for r in document["runs"] if r is not early]
+    assert (made.runs, made.trainings) == (len(document["runs"]), len(document["runs"]) - 1)
+    assert made.seconds == pytest.approx(sum(seconds))
+    of_paper = {"NFT": 3793, "EL": 3874, "EL + RB": 4030, "CEAG (no RB)": 3788, "CEAG": 3868}
+    alike = [r["method"].removesuffix(" + ES") for r in document["runs"] if r is not early]
+    assert made.paper_seconds == sum(of_paper.get(method, 0) for method in alike)
+    assert paper_wording.made_with(made)[0] == f"{made.runs} runs from {made.runs - 1} trainings"
+    early["commit"] = "fff0000"  # another training, by chance as long
+    assert paper_comparison.made_with(read(tmp_path, document).runs, printed()).trainings == made.runs
+
+
 def test_the_document_is_plain_json(few, report):
     document = json.loads(json.dumps(paper_comparison.to_document(report), allow_nan=False))
     assert document["schema"] == "evenprune.paper/1"
@@ -591,4 +683,10 @@ def test_the_document_is_plain_json(few, report):
     assert shown["here"]["sd"] == pytest.approx(statistics.stdev(values))
     assert shown["here"]["n"] == 3
     assert shown["paper"] == {"mean": 0.649, "sd": 0.0039}
+    told = [
+        r["train"]["max_excess_gap"] for r in few["runs"] if (r["method"], r["sparsity"]) == ("NFT", 0.925)
+    ]
+    assert cell["cells"][0]["met_by_seed"] == [
+        {"seed": seed, "max_excess_gap": gap, "met": gap <= 0.02} for seed, gap in enumerate(told)
+    ]
     assert shown["difference"] == pytest.approx(statistics.fmean(values) - 0.649)

@@ -25,7 +25,7 @@ from evenprune.models import small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
-from paper import cells, cifar100, dense_model, multipliers, results_file, runner
+from paper import cells, cifar100, command_line, dense_model, multipliers, results_file, runner
 from paper.cells import Cell, Task, cell_of, method_of, seeds_in
 from paper.runner import Start, Where
 
@@ -331,6 +331,7 @@ def wrong(change: str) -> Any:
         ("held['runs'].append(7)", "runs[4]: it must be an object"),
         ("held['dense'] = {}", "dense: weights is missing"),
         ("held['timings'] = [{}]", "timings[0]: method is missing"),
+        ("held['timings'] = [{'compiled': 'cold'}]", 'compiled is cold; it must be "warm"'),
         ("held.pop('runs')", "it must be {"),
     ],
 )
@@ -422,11 +423,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(folder: Path, command: str, *more: str) -> int:
     places = [f"--results={folder / 'results.json'}", f"--work={folder / 'work'}", "--device=cpu"]
-    places += [
-        f"--weights={folder / 'w.safetensors'}",
-        f"--multipliers={folder / 'm.json'}",
-        "--commit=abc1234",
-    ]
+    places += [f"--weights={folder / 'w.safetensors'}", "--commit=abc1234"]
     return cifar100.main([command, *places, *more])
 
 
@@ -451,7 +448,7 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
         words = ("--epochs=2", "--methods", "CEAG", "--seeds=0-1")
         assert call(tmp_path, "variant", *words, name) == 0
     apart = [
-        json.loads((tmp_path / f"results_{name}_2_epochs.json").read_text(encoding="utf-8"))["runs"]
+        results_file.read(tmp_path / "variants" / f"results_{name}_2_epochs.json")["runs"]
         for name in ("plain", "fast")
     ]
     assert [(run["recipe"], run["epochs"]) for run in apart[0]] == [("plain", 2)] * 2
@@ -474,7 +471,7 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert {run["commit"] for run in document["runs"]} == {"abc1234"}
     (timing,) = document["timings"]
-    assert (timing["fleet"], timing["epochs"]) == (2, 2)
+    assert (timing["fleet"], timing["epochs"], timing["compiled"]) == (2, 2, "warm")
     assert timing["seconds_per_60_epochs"] == pytest.approx(30 * timing["seconds"], abs=0.1)
 
     capsys.readouterr()
@@ -490,7 +487,8 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
 def test_traces_hold_every_step_after_pruning(tmp_path: Path) -> None:
     dense_model.write_weights(tmp_path / "w.safetensors", tiny())
     assert call(tmp_path, "dynamics") == 0
-    traces = json.loads((tmp_path / "m.json").read_text())["traces"]
+    path = tmp_path / "results_multipliers.json"  # named after the results, and beside them
+    traces = json.loads(path.read_text())["traces"]
     assert [(t["method"], t["group"] is None) for t in traces] == [
         ("CEAG", False),
         ("CEAG", False),
@@ -504,12 +502,13 @@ def test_traces_hold_every_step_after_pruning(tmp_path: Path) -> None:
         assert len(entry["pairwise_disparity"]) == len(entry["max_excess_gap"]) == 4
         assert all(value is not None for value in entry["pairwise_disparity"])
     assert {NAMES[t["place"]] for t in traces[:2]} == {t["group"] for t in traces[:2]}
-    before = (tmp_path / "m.json").read_bytes()
+    before = path.read_bytes()
     assert call(tmp_path, "dynamics") == 0
+    assert path.read_bytes() == before
+    path.unlink()  # as if killed before it was written: the checkpoint has it all
+    assert call(tmp_path, "dynamics", f"--multipliers={tmp_path / 'm.json'}") == 0
     assert (tmp_path / "m.json").read_bytes() == before
-    (tmp_path / "m.json").unlink()  # as if killed before it was written: the checkpoint has it all
-    assert call(tmp_path, "dynamics") == 0
-    assert (tmp_path / "m.json").read_bytes() == before
+    assert not path.exists()
 
 
 def test_the_two_classes_of_the_figure() -> None:
@@ -518,6 +517,72 @@ def test_the_two_classes_of_the_figure() -> None:
     trace = (steps >= 100 * at_rest) * torch.tensor([1.0, 1, 1, 1, 9, 0.1])
     assert multipliers.steady_and_resting(trace) == [5, 2]
     assert multipliers.steady_and_resting(trace[:, :5]) == [4, 2]  # of equals, the larger mean
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_methods_are_timed_after_a_fit_that_is_not_and_not_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dense_model.write_weights(tmp_path / "w.safetensors", tiny())
+    made, written = list[tuple[str, int, int]](), list[int]()
+    fit = runner.fit
+
+    def heard(*told: Any, runs: Any, recipe: Recipe, **more: Any) -> Any:
+        """The real one; tells of the method, the epochs and the size of the fleet."""
+        made.append((runs[0].method.name, recipe.epochs, len(runs)))
+        path = tmp_path / "results.json"
+        written.append(len(document_in(tmp_path)["timings"]) if path.exists() else 0)
+        return fit(*told, runs=runs, recipe=recipe, **more)
+
+    monkeypatch.setattr(runner, "fit", heard)
+    words = ("timing", "--epochs=2", "--fleet=2", "--methods")
+    assert call(tmp_path, *words, "NFT", "CEAG") == 0
+    assert made == [("ceag", 1, 2), ("nft", 2, 2), ("ceag", 2, 2)]
+    assert written == [0, 0, 1]  # an entry is in the file before the next method begins
+    made.clear()
+    assert call(tmp_path, *words, "NFT", "CEAG") == 0
+    assert made == []
+    assert "2 of 2 methods are timed" in capsys.readouterr().out
+    assert call(tmp_path, *words, "NFT", "EL", "CEAG") == 0  # the rest of them
+    assert made == [("el", 1, 2), ("el", 2, 2)]
+    made.clear()
+    for other in ("--again", "--commit=def5678", "--sparsity=0.9", "--no-compile"):
+        assert call(tmp_path, *words, "NFT", other) == 0
+    assert [name for name, epochs, _ in made if epochs == 2] == ["nft"] * 4
+    timings = document_in(tmp_path)["timings"]
+    assert [(t["method"], t["commit"], t["sparsity"], t["versions"].get("compile")) for t in timings] == [
+        ("NFT", "abc1234", 0.95, None),
+        ("CEAG", "abc1234", 0.95, None),
+        ("EL", "abc1234", 0.95, None),
+        ("NFT", "abc1234", 0.95, None),
+        ("NFT", "def5678", 0.95, None),
+        ("NFT", "abc1234", 0.9, None),
+        ("NFT", "abc1234", 0.95, False),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_switched_compilation_reaches_the_training_and_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense_model.write_weights(tmp_path / "w.safetensors", tiny())
+    fit, heard = runner.fit, list[bool | None]()
+
+    def told(*words: Any, recipe: Recipe, **more: Any) -> Any:
+        heard.append(recipe.compile)
+        return fit(*words, recipe=replace(recipe, compile=False), **more)  # a compiler need not be here
+
+    monkeypatch.setattr(runner, "fit", told)
+    for seed, switch in enumerate(([], ["--compile"], ["--no-compile"])):
+        assert call(tmp_path, "table", "--sparsity=0.9", "--methods=NFT", f"--seeds={seed}", *switch) == 0
+    assert heard == [None, True, False]
+    rows = document_in(tmp_path)["runs"]
+    assert [row["versions"].get("compile") for row in rows] == [None, True, False]
+    assert "compile" not in rows[0]["versions"]
+    assert call(tmp_path, "variant", "--compile", "--epochs=2", "--methods=NFT", "--seeds=0", "plain") == 0
+    assert heard[-1] is True  # a switch is asked for, and wins
 
 
 @pytest.mark.usefixtures("small")
@@ -584,6 +649,61 @@ def test_lines_for_logs() -> None:
 
 def run_apart(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_variants_lie_where_those_of_the_paper_are() -> None:
+    results = ROOT / "paper" / "results" / "cifar100.json"
+    found = [cifar100.variant_path(results, name, n) for name, n in (("decay_last", 60), ("plain", 8))]
+    assert [path.name for path in found] == ["cifar100_decay_last.json", "cifar100_plain_8_epochs.json"]
+    for path in found:
+        assert len(results_file.read(path)["runs"]) > 0  # they are kept in the repository
+
+
+def test_rings_are_chosen_by_their_length() -> None:
+    flags = cifar100.parser().parse_args(["buffers", "--k", "20", "0", "table"])
+    chosen = cifar100.buffer_cells([0], flags.k)
+    assert [(cell.method, cell.buffer) for cell in chosen] == [
+        ("CEAG", 20), ("CEAG (no RB)", 0), ("CEAG (table)", None),
+    ]  # fmt: skip
+    usual = cifar100.parser().parse_args(["buffers"])
+    assert cifar100.buffer_cells([0], usual.k) == cifar100.buffer_cells([0])
+    assert set(chosen) < set(cifar100.buffer_cells([0]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table", "--seeds", "a"], "argument --seeds: seeds are 'a': write 0-4 or 0,1,2"),
+        (["buffers", "--k", "twenty"], "argument --k: 'twenty' is no length of rings: write 0, 20, 40, or"),
+        (["table", "--methods", "NFT+EX"], "invalid choice: 'NFT+EX'"),
+    ],
+)
+def test_wrong_words_are_told_what_to_write(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cifar100.parser().parse_args(words)
+    assert said in capsys.readouterr().err
+
+
+def test_methods_may_be_written_without_blanks() -> None:
+    words = ["--methods", "NFT+ES", "EL + RB", "ceag(norb)", "CEAG (no RB)"]
+    for command in (["table"], ["timing"], ["variant", "fast"]):
+        flags = cifar100.parser().parse_args([*command, *words])
+        assert flags.methods == ["NFT + ES", "EL + RB", "CEAG (no RB)", "CEAG (no RB)"]
+
+
+def test_images_are_looked_for_where_data_get_puts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "checkout"
+    monkeypatch.delenv("EVENPRUNE_CIFAR100", raising=False)
+    assert command_line.images_of("cifar100", root) == tmp_path / "shared" / "data" / "cifar100"
+    (root / "data" / "cifar100").mkdir(parents=True)
+    assert command_line.images_of("cifar100", root) == root / "data" / "cifar100"
+    monkeypatch.setenv("EVENPRUNE_CIFAR100", str(tmp_path / "elsewhere"))
+    assert command_line.images_of("cifar100", root) == tmp_path / "elsewhere"
+    assert cifar100.parser().parse_args(["table"]).data == tmp_path / "elsewhere"
 
 
 def test_neither_polars_nor_typer_nor_rich_is_needed() -> None:

@@ -101,6 +101,30 @@ def test_shared_cells_are_counted_once() -> None:
     assert set(utkface.others_cells(FACES, range(5))) < set(every[:table])
 
 
+def test_what_matters_most_is_trained_first() -> None:
+    order = [(stage.title, len(stage.cells)) for stage in utkface.stages(range(5), required=False)]
+    first = [
+        ("race/race at 92.5%", 20),
+        ("race/race at 90.0%", 20),
+        ("race/race at 85.0%", 20),
+        ("race/race x gender at 92.5%", 20),
+        ("CEAG by overall accuracy", 10),
+    ]
+    assert order == [
+        *first,
+        ("CEAG by tolerance", 20),
+        ("without Others", 10),
+        ("race/race x gender at 90.0%", 20),
+        ("race/race x gender at 85.0%", 20),
+        ("gender/race at 92.5%", 20),
+        ("gender/race at 90.0%", 20),
+        ("gender/race at 85.0%", 20),
+    ]
+    assert [(s.title, len(s.cells)) for s in utkface.stages(range(5), required=True)] == first
+    cells = [cell for stage in utkface.stages(range(5), required=False) for cell in stage.cells]
+    assert set(cells) == set(utkface.every_cell(range(5)))
+
+
 def test_the_published_overall_accuracy_is_a_cell_of_its_own() -> None:
     micro, macro = utkface.overall_cells([0])
     assert (method_of(micro).overall, method_of(macro).overall) == ("micro", "macro")
@@ -272,6 +296,57 @@ def test_stopped_between_fleets_it_goes_on_and_trains_nothing_twice(
     capsys.readouterr()
     assert call(*wanted) == 0
     assert capsys.readouterr().out.count("All 2 runs are finished.") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_all_tables_in_one_call_that_may_be_killed(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(utkface, "TABLE_METHODS", ("NFT", "NFT + ES"))
+    monkeypatch.setattr(utkface, "SPARSITIES", (0.925, 0.9))
+    assert call("dense", "--models", "race", *TRY) == 0
+    heard, read = Heard(), list[str]()
+    faces_of, train = utkface.faces_of, runner.train
+    monkeypatch.setattr(runner, "progress", lambda: (heard,))
+    monkeypatch.setattr(
+        utkface, "faces_of", lambda task, flags: read.append(task.group) or faces_of(task, flags)
+    )
+
+    def stopped(*told: Any) -> Any:
+        if heard.fleets == 2:
+            raise KeyboardInterrupt
+        return train(*told)
+
+    monkeypatch.setattr(runner, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        call("required", "--seeds=0")
+    runs = document_in(tmp_path)["runs"]
+    assert sorted(run["sparsity"] for run in runs) == [0.9, 0.9, 0.925, 0.925]
+    assert {run["group"] for run in runs} == {"race"}
+    assert read == ["race", "race x gender"]  # once for the tables of a task that follow each other
+    monkeypatch.setattr(runner, "train", train)
+    capsys.readouterr()
+    assert call("required", "--seeds=0") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if " of 4: " in line] == [
+        "1 of 4: race/race at 92.5%",
+        "2 of 4: race/race at 90.0%",
+        "3 of 4: race/race x gender at 92.5%",
+        "4 of 4: CEAG by overall accuracy",
+    ]
+    assert said.count("All 2 runs are finished.") == 2
+    assert heard.fleets == 4  # NFT and NFT + ES are one run
+    assert read[2:] == ["race x gender", "race"]  # nothing is read for tables that are complete
+
+    assert call("all", "--seeds=0") == 2  # before anything is trained
+    assert heard.fleets == 4
+    problem = capsys.readouterr().err
+    assert "utkface_race_without_others.safetensors" in problem
+    assert "with `dense --models race_without_others gender`" in problem
+    assert call("dense", "--models", "gender", "race_without_others", *TRY) == 0
+    assert call("all", "--seeds=0") == 0
+    assert len(document_in(tmp_path)["runs"]) == len(utkface.every_cell([0]))
 
 
 @pytest.mark.slow

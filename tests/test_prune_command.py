@@ -20,6 +20,7 @@ from evenprune.experiment import BUILT_IN
 from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
 from evenprune.tally import InputProblems
+from evenprune.verdict import STRICTNESS
 from tests.commands import Done, called, largest_file, started
 from tests.photo_cases import photos
 from tests.training_cases import NAMES, images, network, trained
@@ -58,6 +59,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     np.savez(folder / "samples.npz", **columns, split=np.array(["train"] * 150 + ["test"] * 100))
     np.savez(folder / "all.npz", **columns)
+    more = images(300, seed=2)
+    np.savez(folder / "apart.npz", x=more.inputs, y=more.labels, age=np.array([*NAMES, ""])[more.groups])
+    np.savez(
+        folder / "three.npz",
+        x=np.concatenate([columns["x"], more.inputs]),
+        y=np.concatenate([columns["y"], more.labels]),
+        age=np.concatenate([columns["age"], np.array([*NAMES, ""])[more.groups]]),
+        digit=np.concatenate([columns["y"], more.labels]),
+        split=np.array(["train"] * 150 + ["test"] * 100 + ["validation"] * 300),
+    )
     np.savez(
         folder / "labels.npz", **columns | {"y": columns["y"] + 9}, split=["train"] * 150 + ["test"] * 100
     )
@@ -102,6 +113,7 @@ def test_a_model_of_ones_own_is_pruned_and_everything_is_written(place: Path) ->
     assert [m["name"] for m in document["methods"]] == ["NFT", "CEAG"]
     assert "CEAG" in done.stdout
     assert (out / "comparison.html").as_uri() in done.stdout
+    page = (out / "comparison.html").read_text()
     verdicts = {run["test"]["verdict"] for m in document["methods"] for run in m["runs"]}
     assert done.returncode == (3 if "inconclusive" in verdicts else 0)
     assert done.stderr == "" or done.stderr.startswith("evenprune: note: ")
@@ -111,9 +123,25 @@ def test_a_model_of_ones_own_is_pruned_and_everything_is_written(place: Path) ->
         assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
         for split in ("train", "test"):
             assert json.loads((out / "audits" / f"{name}-{split}.json").read_text())["tolerance"] == 0.5
-            assert "</html>" in (out / "audits" / f"{name}-{split}.html").read_text()
+            audit = (out / "audits" / f"{name}-{split}.html").read_text()
+            method, seed = name.split("-")[1].upper(), name[-1]
+            words = "test data" if split == "test" else "training data: not evidence"
+            assert f" · {method}, seed {seed}, 60 % sparse · {words} · evenprune audit</title>" in audit
+            assert f'"audits/{name}-{split}.html"' in page
         weights = load_file(out / "models" / f"{name}.safetensors")
         assert float((weights["3.weight"] == 0).float().mean()) == pytest.approx(0.6, abs=0.01)
+    for method in document["methods"]:  # of each, the page of its strictest test audit
+        worst = max(
+            method["runs"],
+            key=lambda run: (
+                STRICTNESS[run["test"]["verdict"]],
+                run["audits"]["test"]["max_excess_gap"]["estimate"],
+            ),
+        )
+        assert (
+            f"{method['name']}, seed {worst['seed']}: {(out / worst['pages']['test']).as_uri()}"
+            in done.stdout
+        )
     written = (out / "checkpoint.safetensors").stat().st_mtime_ns
     again = prune(place, *flags)
     assert again.stdout == done.stdout
@@ -142,9 +170,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"data": "broken.npz"}, ["broken.npz", "cannot be read as NPZ"]),
     ({"data": "objects.npz"}, ["Python objects are never loaded"]),
     ({"data": "one.npy"}, ["holds a single array"]),
-    ({"data": "words.npz"}, ["split holds 'dev'", "marks no sample as 'test'"]),
-    ({"data": "shapes.npz"}, ["unequal lengths: x 3", "y holds <U1", "age has shape [3, 2]"]),
-    ({"data": "all.npz"}, ["has no array 'split'", "a file of their own"]),
+    ({"data": "words.npz"}, ["there is no sample in split 'test'", "one class only in split 'train'"]),
+    ({"data": "shapes.npz"}, ["unequal lengths: x 3, y 2", "x has shape [3]", "age has shape [3, 2]"]),
     ({"data": "labels.npz"}, ["labels outside 0 … 3 (the model has 4 classes)"]),
     ({"groups": ["race"]}, ["has no array 'race'; it has 'x', 'y', 'age', 'split'"]),
     ({"sparsity": 1.5}, ["sparsity is 1.5"]),
@@ -157,8 +184,18 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"out": "model.py"}, ["model.py"]),
     ({"k": 9999}, ["a ring of 9999 cannot fill", "lower --k, or use --method ceag:estimator=table"]),
     ({"batch_size": 9999}, ["fewer than one batch of 9999. Lower --batch-size to 150 or less"]),
+    (
+        {"select": "heldout"},
+        ["select='heldout' needs a held-out split (--heldout-share 0.2, or mark samples as validation in the column of the splits)"],
+    ),
+    ({"select": "test"}, ["select is 'test': choose on heldout"]),
+    ({"method": ["ceag:multipliers_on=folds,estimator=pass,refresh=2"]}, ["prune(folds=Folds(of, models))"]),
+    (
+        {"class_bias": True},
+        ["2 problems", "there is none: --heldout-share 0.2, or mark samples as validation", "groups that are labels"],
+    ),
     ({"data": "digits"}, ["data 'digits': No such file or folder", "evenprune run digits"]),
-    ({"model": "nowhere.py:f", "data": "all.npz"}, ["2 problems", "nowhere.py", "'split'"]),
+    ({"model": "nowhere.py:f", "data": "words.npz"}, ["4 problems", "nowhere.py", "split 'test'"]),
 ]
 
 
@@ -190,11 +227,57 @@ def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) ->
 
 def test_the_test_samples_may_be_a_file_of_their_own(place: Path, at_home: dict[str, Any]) -> None:
     result, folder, _ = conducted(
-        PruneFlags(**at_home | {"data": "all.npz", "test": "samples.npz", "out": "runs/2"})
+        PruneFlags(**at_home | {"data": "all.npz", "test": "apart.npz", "out": "runs/2"})
     )
-    sizes = result.document()["samples"]
-    assert sum(sizes["train"]) == sum(sizes["test"]) > 200
+    assert [len(result.samples.splits[split]) for split in ("train", "test")] == [250, 300]
     assert f"Page: {place}" in report(result, folder)
+
+
+def test_test_samples_that_are_training_samples_are_refused(place: Path) -> None:
+    done = prune(place, "--audit", "samples.npz", "--out", "runs/leak", data="all.npz")
+    refused(
+        done, "all 250 samples of the test data are in the training data as well", "give others with --test"
+    )
+
+
+def test_one_run_is_chosen_and_diagnosed(at_home: dict[str, Any]) -> None:
+    flags = {"data": "three.npz", "method": ["nft", "ceag"], "seeds": "3", "out": "runs/chosen"}
+    plain, folder, _ = conducted(PruneFlags(**at_home | flags))
+    assert "Chosen on" not in report(plain, folder)
+    assert [name for name in (folder / "audits").iterdir() if name.match("*-heldout.html")]
+    result, folder, _ = conducted(PruneFlags(**at_home | flags | {"select": "heldout", "diagnostics": True}))
+    said = report(result, folder)
+    assert "Chosen on the held-out data: " in said
+    assert f"The test audit of the run that was chosen, {result.selected}:" in said
+    assert f"  {result.selected}: file://" in said
+    assert "on held-out data" in said
+    assert "largest Hessian eigenvalue" in said
+    assert result.selected in (folder / "comparison.html").read_text()
+
+
+def test_a_run_is_chosen_on_a_share_that_is_held_out(place: Path) -> None:
+    flags = ["--method", "nft", "--method", "ceag", "--select", "heldout", "--test-share", "0.3"]
+    done = prune(place, *flags, "--heldout-share", "0.2", "--out", "runs/share", data="all.npz")
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "Chosen on the held-out data: " in done.stdout
+    samples = json.loads((place / "runs/share/comparison.json").read_text())["samples"]
+    assert sum(map(sum, samples.values())) == 235  # all 250 but those whose group is not known
+    assert sum(samples["heldout"]) == pytest.approx(50, abs=7)
+    assert sum(samples["test"]) == pytest.approx(75, abs=7)
+    done = prune(place, *flags, "--heldout-share", "0.2", "--out", "runs/twice", data="three.npz")
+    refused(done, "heldout_share is 0.2, but 'three.npz' has 300 held-out samples of its own")
+    refused(prune(place, "--heldout-share", "0.8", data="all.npz"), "no sample is left to train on")
+
+
+def test_a_class_bias_beside_the_runs(at_home: dict[str, Any]) -> None:
+    wanted = {"data": "three.npz", "method": ["nft"], "class_bias": True, "out": "runs/biased"}
+    result, folder, _ = conducted(PruneFlags(**at_home | wanted | {"groups": ["digit"]}))
+    assert result.names == ("NFT, seed 0", "NFT + class bias, seed 0")
+    (weights,) = (folder / "models").glob("001-*.safetensors")
+    assert load_file(weights).keys() == load_file("dense.safetensors").keys()
+    with pytest.raises(InputProblems, match="a class bias needs groups that are labels"):
+        conducted(PruneFlags(**at_home | wanted | {"out": "runs/age"}))
+    assert not Path("runs/age").exists()  # found before the training
 
 
 def test_a_path_by_the_name_of_a_built_in_experiment_is_the_users_own(
@@ -229,7 +312,7 @@ def test_help_explains_each_flag_in_one_line(command: str, monkeypatch: pytest.M
     lines = called(command, "--help").stdout.splitlines()
     options = lines[lines.index("Options:") + 1 :]
     assert len(options) > 15
-    assert all(re.match(r"  --[a-z-]+ +\S", line) for line in options if line)
+    assert all(re.match(r"  --[a-z-]+(, --[a-z-]+)? +\S", line) for line in options if line)
 
 
 def test_the_flags_of_run_change_the_built_in_experiment() -> None:

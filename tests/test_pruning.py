@@ -1,9 +1,12 @@
 """prune(): what goes in, what comes out, that it resumes, and that every problem is one clear message."""
 
 import copy
+import html
 import json
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,13 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import Dataset, TensorDataset
 
-from evenprune import methods
+from evenprune import comparison_page, diagnostics, folds, methods
 from evenprune.checkpoint import CheckpointError, DifferentExperiment
+from evenprune.folds import Folds
 from evenprune.pruning import prune
-from evenprune.recipe import Recipe, Split
+from evenprune.recipe import Recipe, Run, Split
 from evenprune.result import Result
+from evenprune.run_names import run_labels
 from evenprune.tally import InputProblems
 from evenprune.training import NotFinite
 from tests.commands import largest_file
@@ -130,6 +135,11 @@ def test_a_result_is_saved_as_page_data_or_text(result: Result, tmp_path: Path, 
         result.save(tmp_path / "comparison.pdf")
 
 
+def test_a_setting_that_a_method_has_not_is_no_part_of_its_name() -> None:
+    runs = [Run(method=replace(CEAG, multipliers_on=on), sparsity=0.5) for on in (None, "heldout")]
+    assert run_labels(runs) == ["CEAG, seed 0", "CEAG, multipliers_on heldout, seed 0"]
+
+
 def test_methods_and_sparsities_that_differ_are_told_apart() -> None:
     both = [CEAG, methods.ceag(tolerance=0.01, dual_lr=0.1, k=5)]
     found = call(method=both, sparsity=[0.5, 0.6], recipe=recipe(epochs=3, pruning_epochs=1))
@@ -196,46 +206,233 @@ def test_groups_that_only_the_test_data_has_are_audited_and_told_of() -> None:
 
 
 def test_a_model_that_cannot_be_widened_trains_one_run_after_another(tmp_path: Path) -> None:
-    found = call(
-        model=Branching(), seeds=range(2), folder=tmp_path, recipe=recipe(epochs=3, pruning_epochs=1)
-    )
+    model = trained(Branching(), TRAIN)
+    found = call(model=model, seeds=range(2), folder=tmp_path, recipe=recipe(epochs=3, pruning_epochs=1))
     assert found.names == ("CEAG, seed 0", "CEAG, seed 1")
     assert len(list(tmp_path.glob("**/metrics.jsonl"))) == 2
 
 
-def test_one_run_is_chosen_on_the_validation_split_and_never_on_the_test_data() -> None:
-    held = tensors(images(90, seed=5))
+# --- three splits ---
+
+HELD = images(90, seed=5)
+
+
+def heard(**changes: Any) -> Result:
+    """A call that warns of few held-out samples, as it should with 90."""
+    with pytest.warns(UserWarning, match="90 held-out samples in 3 groups are few"):
+        return call(**changes)
+
+
+def test_one_setting_is_chosen_on_the_held_out_split_by_its_mean_over_the_seeds() -> None:
     every = [methods.nft(), CEAG, methods.kd(distill=0.5)]
-    found = call(method=every, seeds=range(2), validation=held, select="validation", tolerance=0.05)
-    audits = {name: by_split["validation"] for name, by_split in found.audits.items()}
-    feasible = {n: a.overall.pruned for n, a in audits.items() if a.max_excess_gap.estimate <= 0.05}
-    gaps = {n: a.max_excess_gap.estimate for n, a in audits.items()}
-    best = max(feasible, key=feasible.__getitem__) if feasible else min(gaps, key=gaps.__getitem__)
-    assert found.selected == best
-    assert found.audit is found.audits[best]["test"]
+    found = heard(method=every, seeds=range(3), heldout=HELD, select="heldout", tolerance=0.05)
+    runs = {method["name"]: method["runs"] for method in found.document()["methods"]}
+    held = {f"{title}, seed {run['seed']}": run["heldout"] for title, of in runs.items() for run in of}
+    gaps = {name: figures["max_excess_gap"] for name, figures in held.items()}
+    means = {
+        title: [np.mean([run["heldout"][key] for run in of]) for key in ("max_excess_gap", "accuracy")]
+        for title, of in runs.items()
+    }
+    feasible = {title: accuracy for title, (gap, accuracy) in means.items() if gap <= 0.05}
+    best = max(feasible, key=feasible.__getitem__) if feasible else min(means, key=lambda t: means[t][0])
+    own = sorted((name for name in gaps if name.startswith(best)), key=gaps.__getitem__)
+    assert found.selected == own[1]
+    assert found.audit is found.audits[own[1]]["test"]
+    assert found.verdict == found.audit.verdict
     assert call().selected == "CEAG, seed 0"
+    document = found.document()
+    assert (document["selected"], document["selected_on"]) == (own[1], "heldout")
+    assert document["selected_because"].startswith(f"Chosen on the held-out data: {best}, ")
+    for text in (str(found), comparison_page.to_html(document)):
+        assert f"Its run of the median max ψ is {own[1]}." in " ".join(html.unescape(text).split())
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"select": "test"}, "select is 'test': choose on 'validation'"),
-        ({"select": "validation"}, "needs validation="),
+        ({"select": "test"}, "select is 'test': choose on 'heldout'"),
+        ({"select": "audit"}, "select is 'audit': choose on 'heldout'"),
+        ({"select": "heldout"}, "select='heldout' needs heldout="),
+        ({"method": methods.ceag(tolerance=0.1, k=4, multipliers_on="heldout")}, "needs heldout="),
+        ({"audit": TEST}, "audit= and test= are two names of one split"),
+        ({"heldout": HELD, "validation": HELD}, "validation= and heldout= are two names of one split"),
+        ({"test": None}, "audit is missing"),
+        ({"method": methods.nft_es(on="audit"), "tolerance": 0.1}, "keep_on='audit', but the test data is"),
+        ({"heldout": HELD, "select": "heldout", "method": [CEAG, methods.ceag(tolerance=0.01, k=5)]},
+         "several tolerances (0.05, 0.01): say by which all are judged"),
+        ({"method": methods.ceag(tolerance=0.1, multipliers_on="folds", estimator="pass", refresh=2)},
+         "needs folds=Folds(of, models)"),
+    ],
+)  # fmt: skip
+def test_splits_have_one_use_and_one_name_each(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputProblems, match=re.escape(said)) as caught:
+        call(**changes)
+    assert len(caught.value.problems) == 1
+
+
+def test_held_out_and_audit_are_names_of_splits_and_others_are_understood() -> None:
+    def ran(**splits: Any) -> Result:
+        on = "validation" if "validation" in splits else "heldout"
+        follows = methods.ceag(
+            tolerance=0.05, dual_lr=0.1, k=4, multipliers_on=on, keep="feasible", keep_on=on
+        )
+        return heard(**{"test": None, "method": follows} | splits)
+
+    one, other = ran(heldout=HELD, audit=TEST), ran(validation=HELD, test=TEST)
+    assert one.document() == other.document() | {"seconds": one.document()["seconds"]}
+    assert list(one.audits["CEAG, seed 0"]) == ["train", "heldout", "test"]
+    for name, synonym in (("heldout", "validation"), ("test", "audit")):
+        assert one.audits["CEAG, seed 0"][name] is one.audits["CEAG, seed 0"][synonym]
+    with pytest.raises(KeyError, match="there is no split 'dev'; there are 'train', 'heldout', 'test'"):
+        one.audits["CEAG, seed 0"]["dev"]
+
+
+def test_a_held_out_split_picks_the_best_epoch() -> None:
+    found = call(method=methods.nft_es(on="validation"), heldout=HELD, tolerance=0.05)
+    rows = found.history["NFT+ES, seed 0"][2:]  # once pruning has ended
+    best = max(row["splits"]["heldout"]["accuracy"] for row in rows)
+    assert found.audits["NFT+ES, seed 0"]["heldout"].overall.pruned == pytest.approx(best)
+
+
+def test_audits_say_whose_they_are_and_of_which_data() -> None:
+    subjects = {split: audit.subject for split, audit in heard(
+        method=methods.ceag(tolerance=0.05, dual_lr=0.1, k=4, multipliers_on="heldout"), heldout=HELD
+    ).audits["CEAG, seed 0"].items()}  # fmt: skip
+    assert subjects == {
+        "train": "CEAG, seed 0, 60 % sparse · training data: not evidence",
+        "heldout": "CEAG, seed 0, 60 % sparse · held-out data, used for choices: not evidence",
+        "test": "CEAG, seed 0, 60 % sparse · test data",
+    }
+    unused = call(heldout=HELD)
+    assert unused.audits["CEAG, seed 0"]["heldout"].subject.endswith(" · held-out data")
+    assert "The model was trained on these samples" in unused.audits["CEAG, seed 0"]["train"].notes[0]
+    assert str(unused.audit).startswith("CEAG, seed 0, 60 % sparse · test data\n")
+
+
+def copied(split: Split) -> tuple[Tensor, Tensor, Tensor]:
+    return split.inputs.clone(), split.labels.clone(), split.groups.clone()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"heldout": TEST, "test": TEST}, "the held-out data and the test data are the same samples"),
+        ({"heldout": tensors(TEST)}, "the held-out data and the test data are the same samples"),
+        ({"heldout": copied(TEST)}, "all 160 samples of the test data are in the held-out data as well"),
+        ({"test": copied(TRAIN)}, "all 200 samples of the test data are in the training data as well"),
+        ({"heldout": tuple(t[40:90] for t in tensors(TRAIN))}, "all 50 samples of the held-out data are in"),
     ],
 )
-def test_nothing_is_chosen_on_data_that_trains_or_audits(changes: dict[str, Any], said: str) -> None:
+def test_one_split_under_two_names_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputProblems, match=said):
         call(**changes)
 
 
-def test_a_validation_split_picks_the_best_epoch() -> None:
+def test_splits_that_share_some_samples_are_noted_in_the_audit() -> None:
+    mixed = tuple(torch.cat([a[:12].clone(), b]) for a, b in zip(tensors(TRAIN), tensors(TEST), strict=True))
+    found = call(test=mixed, heldout=HELD)
+    said = "12 of the 172 samples of the test data are in the training data as well; the audit counts them"
+    assert [note for note in found.audit.notes if note.startswith(said)]
+    assert not [
+        n for split in ("train", "heldout") for n in found.audits["CEAG, seed 0"][split].notes if "well" in n
+    ]
+
+
+def test_multipliers_can_follow_folds() -> None:
+    of = folds.assign(TRAIN.groups, 3)
+    parts = [tuple(t[of != fold] for t in tensors(TRAIN)) for fold in range(3)]
+    models = tuple(trained(network(), Split(*part)) for part in parts)
+    crossed = methods.ceag(tolerance=0.05, dual_lr=0.1, multipliers_on="folds", estimator="pass", refresh=2)
+    found = call(method=crossed, folds=Folds(of, models), folder=None)
+    assert found.names == ("CEAG, seed 0",)
+    assert any(found.history["CEAG, seed 0"][-1]["multipliers"])
+
+
+# --- what a result says of itself ---
+
+
+def test_multipliers_that_did_nothing_are_told_with_a_step_that_would_have_done_more() -> None:
+    lazy = methods.ceag(tolerance=0.001, dual_lr=1e-4, k=5)
+    found = call(method=[methods.nft(), lazy], sparsity=0.9, tolerance=0.001)
+    (note,) = found.notes
+    assert note.startswith("CEAG hardly acted: its multipliers sum to ")
+    assert note in found.document()["notes"]
+    step = float(re.search(r"dual_lr=(\S+) instead of 0.0001", note)[1])  # type: ignore[index]
+    eager = call(method=replace(lazy, dual_lr=step), sparsity=0.9)
+    last = eager.document()["methods"][0]["runs"][0]["multiplier_sum"]
+    assert 0.1 <= last <= 2
+    assert eager.notes == []
+
+
+def test_negative_sample_weights_are_counted_and_told() -> None:
+    strong = methods.ceag(tolerance=0.0, dual_lr=5.0, k=5)
     found = call(
-        method=methods.nft_es(on="validation"), validation=tensors(images(90, seed=5)), tolerance=0.05
+        method=[methods.nft(), strong, replace(strong, negative="keep")], sparsity=0.9, tolerance=0.05
     )
-    assert list(found.audits["NFT+ES, seed 0"]) == ["train", "test", "validation"]
-    rows = found.history["NFT+ES, seed 0"][2:]  # once pruning has ended
-    best = max(row["splits"]["validation"]["accuracy"] for row in rows)
-    assert found.audits["NFT+ES, seed 0"]["validation"].overall.pruned == pytest.approx(best)
+    counts = {m["name"]: m["runs"][0]["negative_weights"] for m in found.document()["methods"]}
+    assert [count > 0 for count in counts.values()] == [False, True, True]
+    clipped, kept = found.notes
+    weights = 3 * 8 * 24  # epochs, steps and samples
+    many = counts["CEAG, negative clip"]
+    assert f"({many:,} of {weights:,} in a run); they were clipped at zero" in clipped
+    assert clipped.startswith("CEAG, negative clip: ")
+    assert kept.endswith("they were kept, as in the paper.")
+    assert kept in " ".join(str(found).split())
+
+
+def test_a_class_bias_is_fitted_on_the_held_out_split_and_audited_on_the_test_data() -> None:
+    by_label = {name: (s.inputs, s.labels, s.labels) for name, s in (("train", TRAIN), ("test", TEST))}
+    big = images(400, seed=6)
+    found = call(
+        **by_label, heldout=(big.inputs, big.labels, big.labels), groups=None, method=methods.nft(),
+        tolerance=0.02, sparsity=0.9, seeds=2,
+    ).with_class_bias()  # fmt: skip
+    names = ("NFT, seed 0", "NFT, seed 1", "NFT + class bias, seed 0", "NFT + class bias, seed 1")
+    assert found.names == names
+    moved = 0
+    for name in names[2:]:
+        plain, biased = found.audits[name.replace(" + class bias", "")], found.audits[name]
+        assert biased["heldout"].max_excess_gap.estimate <= plain["heldout"].max_excess_gap.estimate
+        moved += biased["test"].overall.pruned != plain["test"].overall.pruned
+        assert "used for choices" in biased["heldout"].subject
+        for split, samples in (("test", TEST), ("heldout", big)):
+            with torch.no_grad():
+                right = (found.models[name](samples.inputs).argmax(1) == samples.labels).double()
+            assert biased[split].overall.pruned == pytest.approx(float(right.mean()))
+        assert (
+            found.models[name].state_dict().keys() == DENSE.state_dict().keys()
+        )  # folded into its last layer
+    assert moved
+    document = found.document()
+    assert [m["name"] for m in document["methods"]] == ["NFT", "NFT + class bias"]
+    assert document["methods"][1]["settings"] == {"class_bias_on": "heldout"}
+
+
+def test_a_class_bias_that_cannot_be_is_one_clear_message(result: Result) -> None:
+    with pytest.raises(InputProblems) as caught:
+        result.with_class_bias()
+    for part in (
+        "2 problems",
+        "give prune(heldout=…)",
+        "groups that are labels, or unions of labels; those of age are not: ",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(InputProblems, match="on is 'test': fit the class bias on 'heldout'"):
+        result.with_class_bias(on="test")
+
+
+def test_diagnostics_go_into_the_audits_of_the_test_data(result: Result) -> None:
+    found = result.with_diagnostics(DENSE, iterations=2)
+    measured = diagnostics.measure(DENSE, result.samples.splits["test"], result.samples.names, iterations=2)
+    for name in result.names:
+        columns = found.audits[name]["test"].columns
+        norms = columns["gradient norm"]
+        assert [norms[g] for g in result.samples.names] == pytest.approx(measured["gradient_norm"].tolist())
+        assert list(columns)[1] == "largest Hessian eigenvalue"
+        assert not found.audits[name]["train"].columns
+    assert not measured["converged"].all()  # after two iterations
+    assert "≈ " in str(found.audit)
+    assert [note for note in found.audit.notes if "≈ marks" in note and "did not converge" in note]
 
 
 # --- started again ---

@@ -53,11 +53,12 @@ def test_audit_snippet(tmp_path, monkeypatch, capsys):
 
 def test_one_call_snippet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    inputs, labels, groups = samples(600, 0)
-    train = (inputs, labels, {"race": groups})
-    inputs, labels, groups = samples(300, 1)
-    given = {"model": small_model(), "train": train, "test": (inputs, labels, {"race": groups}), "epochs": 4}
-    exec(ONE_CALL, given)
+    given = {"model": small_model(), "epochs": 4}
+    for seed, (name, count) in enumerate({"train": 600, "test": 300, "heldout": 300}.items()):
+        inputs, labels, groups = samples(count, seed)
+        given[name] = (inputs, labels, {"race": groups})
+    with pytest.warns(UserWarning, match="300 held-out samples in 2 groups are few"):
+        exec(ONE_CALL, given)
     assert (tmp_path / "comparison.html").exists()
     assert isinstance(given["pruned"], torch.nn.Module)
     assert len(given["result"].models) == 10

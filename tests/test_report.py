@@ -214,3 +214,20 @@ def test_titles_of_columns_cannot_become_markup_nor_steer_a_terminal():
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 112
     assert "No room for the columns of" in text
+
+
+def test_numbers_that_did_not_converge_have_a_mark():
+    document = audit_documents.with_columns(audit_documents.document(12))
+    title = list(document["columns"])[1]
+    name = next(name for name, value in document["columns"][title].items() if value is not None)
+    plain = significant(document["columns"][title][name])
+    marked = document | {"approximate": {title: [name]}}
+    for write in (report.to_text, report.to_markdown):
+        assert "≈" not in write(document)
+        assert f"≈ {plain}" in write(marked)
+
+
+def test_the_subject_is_the_headline_and_no_markup():
+    document = audit_documents.document(12) | {"subject": "CEAG, *seed* 0 · test data"}
+    assert report.to_text(document).startswith("CEAG, *seed* 0 · test data\n\n")
+    assert "CEAG, \\*seed\\* 0 · test data" in report.to_markdown(document)

@@ -1,6 +1,8 @@
 """What a method may change besides constraints: the loss, the weights of samples, how they are drawn."""
 
+import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from evenprune.augment import Flip
 from evenprune.constraint import Plan
 from evenprune.draws import balance_of, sample_order
 from evenprune.iterates import iterate_score
-from evenprune.plan import Method, PerRun
+from evenprune.method import Method
+from evenprune.plan import PerRun
 from evenprune.recipe import Run
 from evenprune.teacher import Teacher, primal_losses
 from evenprune.training import Fitted, fit
@@ -78,14 +81,48 @@ def test_distillation_is_its_formula() -> None:
             assert found[run, i].item() == pytest.approx((1 - share) * plain[run, i].item() + share * apart)
 
 
-def test_performance_weights_are_their_formula() -> None:
-    given = drawn(methods.nft(), methods.performance_weighted(focus=2.0, floor=0.25))
+def test_the_performance_weighted_loss_is_its_formula() -> None:
+    """Weights θ + (1 - θ)(1 - p)^γ; targets: the dense model's answers where right, the label where wrong."""
+    every = [
+        methods.nft(),
+        methods.performance_weighted(focus=2.0, floor=0.25),
+        methods.performance_weighted(focus=0.5, floor=0.8, targets="labels"),
+        methods.performance_weighted(),
+    ]
+    given = drawn(*every)
     plain, table = plain_of(given), given["teacher"].logits
     found = primal_losses(given.pop("run"), given.pop("teacher"), plain, **given)
     torch.testing.assert_close(found[0], plain[0])
-    for i in range(6):
-        sure = table[given["index"][1, i]].softmax(0)[given["labels"][1, i]].item()
-        assert found[1, i].item() == pytest.approx(plain[1, i].item() * (0.25 + (1 - sure) ** 2))
+    right = set()
+    for run, theta, gamma, soft in ((1, 0.25, 2.0, True), (2, 0.8, 0.5, False), (3, 0.5, 1.0, True)):
+        for i in range(6):
+            dense = table[given["index"][run, i]].softmax(0).tolist()
+            label = int(given["labels"][run, i])
+            target = [float(k == label) for k in range(4)]
+            if soft and max(dense) == dense[label]:
+                target = dense
+            right.add(max(dense) == dense[label])
+            sparse = given["logits"][run, i].softmax(0).tolist()
+            loss = -sum(t * math.log(s) for t, s in zip(target, sparse, strict=True))
+            weight = theta + (1 - theta) * (1 - dense[label]) ** gamma
+            assert found[run, i].item() == pytest.approx(weight * loss)
+    assert right == {True, False}
+
+
+def test_a_performance_weighted_loss_may_be_distilled_too() -> None:
+    method = replace(methods.performance_weighted(), distill=0.3, temperature=2.0)
+    both, apart = drawn(method), drawn(methods.kd(distill=0.3, temperature=2.0))
+    labels, weighted = (
+        drawn(replace(methods.performance_weighted(), focus=f, floor=0.5 * f)) for f in (0, 1.0)
+    )
+    found = {}
+    for name, given in (("both", both), ("kd", apart), ("labels", labels), ("weighted", weighted)):
+        plain = plain_of(given)
+        found[name] = primal_losses(given.pop("run"), given.pop("teacher"), plain, **given)
+    kd = found["kd"] - 0.7 * plain
+    torch.testing.assert_close(
+        found["both"], (0.7 * found["labels"] + kd) * found["weighted"] / found["labels"]
+    )
 
 
 def test_a_perfect_pupil_is_pulled_nowhere() -> None:
@@ -101,6 +138,7 @@ def test_a_distilled_fleet_is_separate_runs_also_with_augmentation(problem: tupl
         methods.nft(),
         methods.kd(),
         methods.performance_weighted(),
+        methods.performance_weighted(targets="labels"),
         methods.ceag(tolerance=0.01, k=4, distill=0.5),
     ]
     for changes in ({}, {"augment": Flip()}):
@@ -108,7 +146,7 @@ def test_a_distilled_fleet_is_separate_runs_also_with_augmentation(problem: tupl
         for run, one in zip(runs_of(*every), together, strict=True):
             alone = fit(*problem, runs=[run], recipe=recipe(**changes))[0]
             torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
-        assert len({round(float(weights(one).sum()), 5) for one in together}) == 4  # they are four methods
+        assert len({round(float(weights(one).sum()), 5) for one in together}) == 5  # they are five methods
 
 
 def test_distillation_brings_the_pruned_model_nearer_to_the_dense_one(problem: tuple[nn.Module, Any]) -> None:

@@ -99,3 +99,11 @@ def test_columns_fit() -> None:
     written["columns"]["tiny"]["Asian"] = "small"
     assert not VALIDATOR.is_valid(written)
     assert not VALIDATOR.is_valid(written | {"columns": {"tiny": 1.0}})
+
+
+def test_a_subject_and_marks_of_columns_fit(table: Path) -> None:
+    written = document(table, "pass")
+    group = written["groups"][0]["group"]
+    more = {"subject": "CEAG · test data", "columns": {"c": {group: 1.0}}, "approximate": {"c": [group]}}
+    VALIDATOR.validate(written | more)
+    assert not VALIDATOR.is_valid(written | {"approximate": {"c": group}})

@@ -138,6 +138,15 @@ def test_a_split_is_drawn_of_each_class_and_is_the_same_at_every_call(tmp_path: 
     other = load(tmp_path, rows, split=None, numeric=["x"], test_share=0.3, seed=1)
     assert (again["test"][0] == data["test"][0]).all()
     assert not (other["test"][0] == data["test"][0]).all()
+    three = load(tmp_path, rows, split=None, numeric=["x"], test_share=0.3, heldout_share=0.2)
+    assert np.bincount(three["validation"][1]).tolist() == [18, 2]
+    scale = three.description.numeric["x"]  # of the rows that are left to train on
+    unscaled = [inputs[:, 0] * scale.deviation + scale.mean for inputs, _, _ in three.values()]
+    assert np.sort(np.concatenate(unscaled)) == pytest.approx(np.arange(100), abs=1e-3)
+    assert unscaled[0].mean() == pytest.approx(scale.mean, abs=1e-3)
+    first = data.description.numeric["x"]
+    tested = data["test"][0][:, 0] * first.deviation + first.mean
+    assert unscaled[1] == pytest.approx(tested, abs=1e-3)
 
 
 def test_a_column_of_one_value_is_zero_and_noted(tmp_path: Path) -> None:
@@ -180,6 +189,8 @@ def problems(folder: Path, rows: dict[str, list[Any]], form: str = "csv", **told
         ({"split": ["train"] * 8}, {}, "there is no sample in split 'test'"),
         ({"split": ["learn"] * 4 + ["test"] * 4}, {}, "split holds 'learn'"),
         ({}, {"test_share": 1.5, "split": None, "numeric": ["age"]}, "test_share is 1.5"),
+        ({}, {"heldout_share": 0.8, "split": None, "numeric": ["age"]}, "no sample is left to train on"),
+        ({"split": ["train"] * 4 + ["test", "dev"] * 2}, {"heldout_share": 0.5}, "has 2 held-out samples"),
         ({"age": [None] * 6 + [1, 2]}, {}, "column 'age' has no value in any training row"),
         (
             {"age": [1e-300, 2e-300, 3e-300] * 2 + [1e300, 0]},

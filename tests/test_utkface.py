@@ -1,6 +1,7 @@
 """UTKFace from its jpgs and from mosaics: the same people, the paper's split, nothing enlarged."""
 
 import csv
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from evenprune import methods
 from evenprune.data import utkface
 from evenprune.data.faces import MEAN, STD, Names, People
 from evenprune.data.utkface import COUNTS, GENDERS, RACES, Labelled, split_of
 from evenprune.groups import encode
+from evenprune.models import small_cnn
+from evenprune.pruning import prune
+from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "utkface"
@@ -160,6 +165,35 @@ def test_the_tasks(
     assert set(encode({group: columns[group]})[1]) <= set(data.groups)
 
 
+@pytest.mark.parametrize("form", ["as they are", "splits"])
+def test_pruning_sees_normalised_bytes_and_knows_the_names(form: str, mosaics: Path) -> None:
+    faces = utkface.load(mosaics, target="gender", strict=False)
+    whole = dict(faces) if form == "as they are" else {name: faces.split(name) for name in faces}
+    torch.manual_seed(0)
+    model = small_cnn(num_classes=2, in_channels=3).eval()
+    images, labels, _ = faces["test"]
+    scaled = (np.asarray(images) / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
+    with torch.no_grad():
+        logits = model(torch.tensor(scaled, dtype=torch.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the model is not trained
+        result = prune(
+            model,
+            **whole,
+            groups=faces.group,
+            sparsity=0.5,
+            method=methods.nft(),
+            recipe=Recipe(epochs=1, pruning_epochs=0, batch_size=16),
+            tolerance=0.5,
+            hooks=[],
+        )
+    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels), reduction="none")
+    torch.testing.assert_close(result.dense["test"].losses, expected, rtol=1e-4, atol=1e-5)
+    assert set(result.samples.names) == set(RACES)
+    assert result.audit.attributes == ("race",)
+    assert result.samples.splits["train"].inputs.dtype == torch.uint8
+
+
 def test_groups_are_named_in_the_order_of_the_papers_tables(mosaics: Path) -> None:
     data = utkface.load(mosaics, group="race x gender", strict=False)
     initials = [f"{race[0]}-{gender[0].upper()}" for race, gender in (g.split(" × ") for g in data.groups)]
@@ -217,7 +251,7 @@ def test_the_folder_may_lie_inside_the_one_that_is_named(tmp_path: Path) -> None
 def test_decoded_jpgs_are_kept_in_the_cache(jpgs: Path, tmp_path: Path) -> None:
     first = utkface.load(jpgs, cache=tmp_path / "cache", strict=False)
     again = utkface.load(jpgs, cache=tmp_path / "cache", strict=False)
-    assert isinstance(again["train"][0], np.memmap)
+    assert isinstance(again["train"][0].base, np.memmap)
     for split in first:
         assert (again[split][0] == first[split][0]).all()
         assert again.split(split).inputs.shape == first[split][0].shape

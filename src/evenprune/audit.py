@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from evenprune import evidence, limits, maximum, paired, verdict
 from evenprune.evidence import Demand, Evidence
 from evenprune.further_columns import read_columns, with_columns
-from evenprune.groups import MOST_ATTRIBUTES_FOR_EACH, Grouping, group_cells, natural_key, notes_of
-from evenprune.intake import Answers, one_group, read
+from evenprune.groups import (
+    MOST_ATTRIBUTES_FOR_EACH,
+    Grouping,
+    Merged,
+    group_cells,
+    merged_of,
+    natural_key,
+    notes_of,
+)
+from evenprune.intake import Answers, crowded, one_group, read
 from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
 from evenprune.verdict import Audit
 
@@ -94,13 +102,14 @@ def audit(
     if problems or more or data is None or options.problems(measure):
         raise InputProblems(options.problems(measure) + problems + more)
     found, notes = with_columns(audit_tally(data, options), further)
-    return with_notes(found, [*notes_of(groups), *notes])
+    return with_notes(found, [*notes_of(groups), *notes], merged_of(groups))
 
 
-def with_notes(found: Audit, notes: Sequence[str]) -> Audit:
+def with_notes(found: Audit, notes: Sequence[str], merged: Merged) -> Audit:
     """What was noted of the columns comes first: ranges that could not be had, groups that were merged."""
-    models = {name: with_notes(one, notes) for name, one in found.models.items()}
-    return replace(found, notes=(*notes, *found.notes), models=models) if notes else found
+    models = {name: with_notes(one, notes, merged) for name, one in found.models.items()}
+    notes = (*notes, *found.notes)
+    return replace(found, notes=notes, merged=merged, models=models)
 
 
 def audit_tally(data: Tally | Scores, options: Options) -> Audit:
@@ -169,15 +178,9 @@ def _in_order(data: Tally | Scores) -> Tally | Scores:
 def _group_problems(data: Tally | Scores, options: Options) -> list[str]:
     if data.samples == 0:
         return ["there are no samples to audit"]
-    names = ", ".join(repr(a) for a in data.attributes)
-    found = []
+    found = crowded(data.attributes, len(data.cells), data.samples)
     if len(data.cells) == 1:
         found.append(one_group(data.attributes, data.cells[0]))
-    elif 2 * len(data.cells) > data.samples and data.samples > 20:
-        found.append(
-            f"{names} makes {len(data.cells):,} groups of {data.samples:,} samples, fewer than two each; "
-            "bin numeric attributes, or choose others"
-        )
     if options.each and len(data.attributes) > MOST_ATTRIBUTES_FOR_EACH:
         found.append(f"each takes at most {MOST_ATTRIBUTES_FOR_EACH} attributes, not {len(data.attributes)}")
     if options.each and len(data.cells) > 1:

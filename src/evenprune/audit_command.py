@@ -126,12 +126,12 @@ def audited(flags: AuditFlags) -> dict[str, Any]:
     try:
         if columns is None:
             raise InputProblems(tables.check(flags.file, _named(flags)) if flags.file else [])
-        data, notes = tables.read_grouped(flags.file or "-", columns, rules)
+        data, notes, merged = tables.read_grouped(flags.file or "-", columns, rules)
     except InputProblems as error:
         raise InputProblems(problems + error.problems) from None
     if problems:
         raise InputProblems(problems)
-    return with_notes(audit_tally(data, options), notes).to_dict()
+    return with_notes(audit_tally(data, options), notes, merged).to_dict()
 
 
 def _rules(flags: AuditFlags) -> tuple["GroupRules", list[str]]:

@@ -133,7 +133,8 @@ def _sample_size(
 def _prune(flags: Any) -> None:
     """Prune a trained model so that no group loses much more than the others, and audit it.
 
-    Exit codes, of the strictest test audit: 0 pass, 1 fail, 3 inconclusive; 2 bad usage or bad input.
+    Exit codes, of the chosen or else the strictest test audit: 0 pass, 1 fail, 3 inconclusive; 2 bad usage or
+    bad input.
     """
     _conduct(flags)
 

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 from evenprune import page
 from evenprune.comparison_wording import (
     METHODS,
+    acting_sentence,
     baseline,
+    constraint_sentence,
     headline,
     key_of,
     low,
@@ -20,9 +23,9 @@ from evenprune.comparison_wording import (
     unseen_sentence,
 )
 from evenprune.embedding import filled, rounded, script_json, short_name, with_units
-from evenprune.wording import STATUSES, Document, status
+from evenprune.wording import STATUSES, Document, status, visible
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "heldout", "test")
 MOST_MULTIPLIERS = 60_000  # values in the page; more epochs than fit are thinned
 MOST_LINES = 100  # multipliers per method: the largest, if there are more
 MOST_EPOCHS = 240
@@ -42,6 +45,7 @@ def to_html(document: Document) -> str:
         "TITLE": html.escape(short_name(document["title"])),
         "SENTENCE": html.escape(with_units(headline(document))),
         "UNSEEN": html.escape(with_units(unseen_sentence(document))),
+        "SELECTED": html.escape(with_units(visible(document.get("selected_because") or ""))),
         "DATA": script_json(_page_data(document)),
     }
     return filled("comparison_page.html", fields)
@@ -69,10 +73,14 @@ def _page_data(document: Document) -> dict[str, Any]:
         "samples": {split: list(document["samples"][split]) for split in splits},
         "dense": {split: _level(document["dense"][split]) for split in splits},
         "baseline": baseline(methods),
+        "acting": acting_sentence(document),
+        "constraint": constraint_sentence(document),
+        "notes": [visible(note) for note in document.get("notes") or []],
         "statuses": STATUSES,
         "methods": [
             {"look": look, **_method_data(method, document, splits)}
             | {"audits": {split: _audits(method, split, kept, places) for split in splits}}
+            | {"pages": {split: _links(method, split) for split in splits}}
             for look, method in zip(_looks(methods), methods, strict=True)
         ],
     }
@@ -122,7 +130,11 @@ def _gap_history(runs: Sequence[Document]) -> dict[str, Any]:
     """The worst excess gap of every run by epoch: the epochs, then [runs][epochs] for each split."""
     epochs = _thinned(_epochs(runs), MOST_EPOCHS)
     rows = [{row["epoch"]: row for row in run["history"]} for run in runs]
-    keys = {"train": "max_excess_gap", "test": "test_max_excess_gap"}
+    keys = {
+        "train": "max_excess_gap",
+        "heldout": "heldout_max_excess_gap",
+        "test": "test_max_excess_gap",
+    }
     values = {
         split: [[_brief((of.get(epoch) or {}).get(key)) for epoch in epochs] for of in rows]
         for split, key in keys.items()
@@ -183,6 +195,12 @@ def _names(document: Document) -> list[str]:
 def _audits(method: Document, split: str, kept: int, places: Mapping[str, int]) -> list[Any]:
     audits = [(run.get("audits") or {}).get(split) for run in method["runs"]]
     return [_audit(audit, kept, places) if audit else None for audit in audits]
+
+
+def _links(method: Document, split: str) -> list[str | None]:
+    """The page of each run's audit, as an address that can only lie below this page."""
+    pages = [(run.get("pages") or {}).get(split) for run in method["runs"]]
+    return [quote(page, safe="/") if page else None for page in pages]
 
 
 def _audit(audit: Document, kept: int, places: Mapping[str, int]) -> dict[str, Any]:

@@ -1,19 +1,22 @@
 """A comparison document as a table of text for a terminal."""
 
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenprune.wording import MISSING, Unit, shorten, visible
 
 Document = Mapping[str, Any]  # a comparison as Result.document() gives it
+WORDS = {"train": "train", "heldout": "held-out", "test": "test"}
+WIDTH = 110  # of a terminal
 POINTS = Unit(noun="accuracy", scale=100, digits=1, word=" points")
 
 
 def to_text(document: Document) -> str:
     """The comparison for a terminal: one line a method, mean ± standard deviation over its runs."""
     dense, tolerance = document["dense"], POINTS.number(document["tolerance"])
-    seen = ", ".join(f"{split} {POINTS.level(level['accuracy'])}" for split, level in dense.items())
+    seen = ", ".join(f"{WORDS[split]} {POINTS.level(level['accuracy'])}" for split, level in dense.items())
     left = f"{document['parameters']['left']:,} of {document['parameters']['all']:,} parameters left"
     header = ["method", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"≤ {tolerance}", "audit"]
     under = ["", "train", "test", "train", "test", "train", "test", "train", "test"]
@@ -22,27 +25,52 @@ def to_text(document: Document) -> str:
         [
             f"{visible(document['title'])}: {left}; dense accuracy {seen}.",
             _aligned([header, under, *rows]),
+            *_heldout(document),
             f"Mean ± standard deviation over the runs, in points. ψ: how much more accuracy than the average "
             f"a group lost.\nmax ψ: that of the worst group; ≤ {tolerance}: how many runs kept it within "
             "the tolerance. Ψ_PW: from the best group to the worst.",
+            *_wrapped(document.get("selected_because") or ""),
+            *(line for note in document.get("notes") or [] for line in _wrapped(f"Note: {note}")),
         ]
     )
 
 
+def _heldout(document: Document) -> list[str]:
+    """The figures of the held-out split as a table of their own, if there is one."""
+    if "heldout" not in document["dense"]:
+        return []
+    tolerance = document["tolerance"]
+    header = ["on held-out data", "accuracy %", "max ψ", "Ψ_PW", f"≤ {POINTS.number(tolerance)}", ""]
+    rows = [
+        [*_figures(method, ("heldout",)), _met(method["runs"], tolerance, "heldout"), ""]
+        for method in document["methods"]
+    ]
+    return [_aligned([header, *rows], headers=1)]
+
+
+def _wrapped(text: str) -> list[str]:
+    return [textwrap.fill(visible(text), WIDTH, break_on_hyphens=False)] if text else []
+
+
 def _row(method: Document, tolerance: float) -> list[str]:
     runs = method["runs"]
-    figures = [
-        _spread([run[split][key] for run in runs])
-        for key in ("accuracy", "max_excess_gap", "pairwise_disparity")
-        for split in ("train", "test")
-    ]
-    met = f"{sum(within(run, tolerance) for run in runs)}/{len(runs)}"
-    return [visible(shorten(method["name"], 34)), *figures, met, _verdicts(runs)]
+    return [*_figures(method, ("train", "test")), _met(runs, tolerance, "train"), _verdicts(runs)]
 
 
-def within(run: Document, tolerance: float) -> bool:
-    """Whether a run kept its promise on the training data: max ψ ≤ ε."""
-    largest = run["train"]["max_excess_gap"]
+def _figures(method: Document, splits: Sequence[str]) -> list[str]:
+    """The name of a method, and each of its measures on these splits."""
+    measures = ("accuracy", "max_excess_gap", "pairwise_disparity")
+    figures = [_spread([run[split][key] for run in method["runs"]]) for key in measures for split in splits]
+    return [visible(shorten(method["name"], 34)), *figures]
+
+
+def _met(runs: Sequence[Document], tolerance: float, split: str) -> str:
+    return f"{sum(within(run, tolerance, split) for run in runs)}/{len(runs)}"
+
+
+def within(run: Document, tolerance: float, split: str = "train") -> bool:
+    """Whether a run kept its promise on a split: max ψ ≤ ε."""
+    largest = run[split]["max_excess_gap"]
     return largest is not None and bool(largest <= tolerance + 1e-9)  # 0.02 is not above 0.02
 
 
@@ -61,8 +89,8 @@ def _verdicts(runs: Sequence[Document]) -> str:
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> str:
-    """The first and the last column to the left, the others to the right; a line under the two headers."""
+def _aligned(table: Sequence[Sequence[str]], headers: int = 2) -> str:
+    """The first and the last column to the left, the others to the right; a line under the headers."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
@@ -72,4 +100,4 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
         for row in table
     ]
     rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
-    return "\n".join([*lines[:2], rule, *lines[2:]])
+    return "\n".join([*lines[:headers], rule, *lines[headers:]])

@@ -54,6 +54,48 @@ def unseen_sentence(document: Document) -> str:
     return f"{said}. {_kept_unseen(document, methods)}"
 
 
+def acting_sentence(document: Document) -> str:
+    """Which data the methods look at, and which rows therefore speak of unseen data."""
+    chosen = _choices(document)
+    if not chosen:
+        return "The methods act on the training data; only the test rows speak of data they have not seen."
+    return (
+        f"The methods train on the training data. On the held-out data {', '.join(chosen)}: so the held-out "
+        "rows are no evidence either; only the test rows speak of data that nothing was trained or chosen on."
+    )
+
+
+def constraint_sentence(document: Document) -> str:
+    """On which data constraints act: there they can be met, which says little of other data."""
+    followers = _with_setting(document, "multipliers_on")
+    there = f", that of {_some(followers)} on the held-out data" if followers else ""
+    meeting = "Meeting it there shows that the method did its work, no more."
+    return f"The constraint acts on the training data{there}. {meeting}"
+
+
+def _choices(document: Document) -> list[str]:
+    """What the held-out data was used for."""
+    settings = ("multipliers_on", "keep_on", "class_bias_on")
+    followers, keepers, biased = (_some(_with_setting(document, key)) for key in settings)
+    uses = {
+        "the multipliers of {} follow their gaps": followers,
+        "{} picks its iterate": keepers,
+        "the bias of {} is fitted": biased,
+        "one run was chosen": document.get("selected_on") == "heldout",
+    }
+    return [words.format(who) for words, who in uses.items() if who]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+    return ", ".join(names[:2] if more else names) + more
+
+
+def _with_setting(document: Document, key: str) -> list[str]:
+    methods = titled(document)
+    return [method["title"] for method in methods if (method.get("settings") or {}).get(key) == "heldout"]
+
+
 def baseline(methods: Sequence[Document]) -> int | None:
     """The place of plain fine-tuning among the methods, if it is there."""
     keys = [key_of(method["name"]) for method in methods]

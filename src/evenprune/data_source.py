@@ -1,20 +1,17 @@
 """The data of the command line: what lies at the path decides how it is read, and which flags count."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from evenprune.data.arrays import Samples
 from evenprune.data.image_store import FOLDER
+from evenprune.data.labelled import Wishes, left_out
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.formats import SUFFIXES
-from evenprune.group_rules import Bins, measured, merged, parse_bins, ranged
-from evenprune.groups import Column
-from evenprune.reading import listed, quoted
+from evenprune.group_rules import measured, parse_bins
+from evenprune.reading import quoted
 from evenprune.tally import InputProblems
 
 KINDS = {
@@ -27,13 +24,14 @@ FLAGS = {  # those that not every kind of data has
     "test": ("npz",),
     "table": ("images",),
     "path": ("images", "saved"),
-    "split": ("images", "table"),
+    "split": ("images", "saved", "table"),
     "label": ("images", "saved", "table"),
-    "classes": ("images", "saved", "table"),
+    "classes": ("npz", "images", "saved", "table"),
     "numeric": ("table",),
     "categorical": ("table",),
     "ignore": ("table",),
-    "test_share": ("images", "saved", "table"),
+    "test_share": ("npz", "images", "saved", "table"),
+    "heldout_share": ("npz", "images", "saved", "table"),
     "image_size": ("images", "saved"),
     "corrupt": ("images", "saved"),
     "augment": ("npz", "images", "saved"),
@@ -64,9 +62,8 @@ def load(wanted: Experiment) -> Mapping[str, Samples]:
         raise InputProblems(problems + error.problems) from None
     if problems:
         raise InputProblems(problems)
-    for note in [*_notes(splits, kind), *measured(splits["train"][2] if "train" in splits else {})]:
+    for note in [*_notes(splits), *measured(splits["train"][2] if "train" in splits else {})]:
         warnings.warn(note, stacklevel=2)
-    _remember(splits)
     return splits
 
 
@@ -87,76 +84,38 @@ def _out_of_place(wanted: Experiment, kind: str) -> list[str]:
     ]
 
 
-def _notes(splits: Any, kind: str) -> list[str]:
+def _notes(splits: Any) -> list[str]:
     classes, skipped = getattr(splits, "classes", ()), getattr(splits, "skipped", [])
     described = getattr(getattr(splits, "description", None), "notes", ())
     notes = [*getattr(splits, "notes", ()), *described]
     if getattr(splits, "counted", False):
         order = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:10]))
         more = f" … and {len(classes) - 10:,} more" if len(classes) > 10 else ""
-        advice = "; if they are not, name the classes in theirs: --classes a,b,c"
         notes.append(
             f"the labels were numbered in sorted order: {order}{more}. The model's outputs must be in this "
-            f"order{advice if kind in FLAGS['classes'] else ''}"
+            "order; if they are not, name the classes in theirs: --classes a,b,c"
         )
-    return notes + ([_left_out(skipped)] if skipped else [])
-
-
-def _left_out(skipped: Sequence[tuple[str, str]]) -> str:
-    told = listed([name for name, _ in skipped], 5)
-    many = f"{len(skipped):,} images" if len(skipped) > 1 else "one image"
-    return f"{many} could not be read, and {'are' if len(skipped) > 1 else 'is'} left out: {told}"
-
-
-def _remember(splits: Any) -> None:
-    """Images that were left out are told in the audits too: the columns of the groups carry the note."""
-    skipped = getattr(splits, "skipped", [])
-    for _, _, columns in splits.values() if skipped else ():
-        for name, values in columns.items():
-            columns[name] = values.view(Column)
-            columns[name].notes = (*values.view(Column).notes, f"Of all splits, {_left_out(skipped)}.")
+    return notes + ([left_out(skipped)] if skipped else [])
 
 
 def _npz(wanted: Experiment) -> Mapping[str, Samples]:
-    from evenprune.data import arrays
+    from evenprune.data import arrays, labelled_arrays
 
-    splits = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
-    return _grouped(splits, **_rules(wanted))
+    found = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
+    where = quoted(wanted.data, 300)
+    wishes = Wishes(groups=wanted.groups, classes=wanted.classes or None, **_shares(wanted), **_rules(wanted))
+    words = labelled_arrays.Words(where=where, inputs="x", labels="y", group="{}", before=f"{where}: ")
+    return labelled_arrays.loaded(
+        found.inputs, found.labels, found.columns, found.split, wishes=wishes, words=words
+    )
+
+
+def _shares(wanted: Experiment) -> dict[str, Any]:
+    return {"test_share": wanted.test_share, "heldout_share": wanted.heldout_share}
 
 
 def _rules(wanted: Experiment) -> dict[str, Any]:
     return {"bins": parse_bins(wanted.bin)[0], "merge_below": wanted.merge_below}
-
-
-def _grouped(
-    splits: Mapping[str, Samples], *, bins: Mapping[str, Bins], merge_below: int | None
-) -> dict[str, Samples]:
-    """Columns in ranges, and small groups merged, as the other readers do it themselves."""
-    sizes = [len(labels) for _, labels, _ in splits.values()]
-    training = np.repeat([name == "train" for name in splits], sizes)
-    joined = {
-        attribute: _plain(np.concatenate([own[attribute] for _, _, own in splits.values()]))
-        for attribute in bins
-    }
-    found, problems = ranged(joined, bins, training=training)
-    if problems:
-        raise InputProblems(problems)
-    cuts = np.cumsum(sizes)[:-1]
-    pieces = {attribute: np.split(values, cuts) for attribute, values in found.items()}
-    columns = {
-        name: own | {attribute: pieces[attribute][place] for attribute in bins}
-        for place, (name, (_, _, own)) in enumerate(splits.items())
-    }
-    if merge_below is not None:
-        columns = merged(columns, merge_below)
-    return {name: (inputs, labels, columns[name]) for name, (inputs, labels, _) in splits.items()}
-
-
-def _plain(values: NDArray[Any]) -> NDArray[Any]:
-    """Of whole numbers −1 is a missing value, as prune() takes it, unless there are others below zero."""
-    if values.dtype.kind == "i" and values.size and values.min() == -1:
-        return np.array([None if value == -1 else value for value in values.tolist()], dtype=object)
-    return values.astype(object)
 
 
 def _images(wanted: Experiment) -> Mapping[str, Samples]:
@@ -166,7 +125,6 @@ def _images(wanted: Experiment) -> Mapping[str, Samples]:
         wanted.data,
         wanted.table or None,
         path=wanted.path or "path",
-        split=wanted.split,
         **_of_images(wanted),
     )
 
@@ -181,9 +139,10 @@ def _of_images(wanted: Experiment) -> dict[str, Any]:
     return {
         "label": wanted.label,
         "groups": wanted.groups,
+        "split": wanted.split,
         **_rules(wanted),
         "classes": wanted.classes or None,
-        "test_share": wanted.test_share,
+        **_shares(wanted),
         "image_size": wanted.image_size,
         "cache": Path(wanted.cache) if wanted.cache else FOLDER,
         "corrupt": wanted.corrupt,
@@ -199,7 +158,7 @@ def _table(wanted: Experiment) -> Mapping[str, Samples]:
         groups=wanted.groups,
         **_rules(wanted),
         split=wanted.split,
-        test_share=wanted.test_share,
+        **_shares(wanted),
         numeric=wanted.numeric or None,
         categorical=wanted.categorical or None,
         ignore=wanted.ignore,

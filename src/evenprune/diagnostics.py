@@ -23,6 +23,7 @@ from evenprune.masks import Masks
 from evenprune.predict import cross_entropies, evaluating
 from evenprune.recipe import Split
 from evenprune.tally import InputProblems
+from evenprune.verdict import Approximate
 
 MIXED = 0.1  # a residual, relative to the eigenvalue, that speaks of two eigenvalues of opposite sign
 
@@ -85,9 +86,17 @@ def measure(
 
 
 def columns(measured: dict[str, Tensor], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """What `measure` found, as evenprune.audit(…, columns=…) takes it."""
-    titles = {"gradient_norm": "gradient norm", "largest_eigenvalue": "largest Hessian eigenvalue"}
-    return {title: dict(zip(names, measured[key].tolist(), strict=True)) for key, title in titles.items()}
+    """What `measure` found, as evenprune.audit(…, columns=…) takes it.
+
+    Eigenvalues that did not converge are marked: the audit shows them with ≈, and says so in a note.
+    """
+    converged = measured["converged"].tolist()
+    eigenvalues = [
+        value if done or math.isnan(value) else Approximate(value)
+        for value, done in zip(measured["largest_eigenvalue"].tolist(), converged, strict=True)
+    ]
+    found = {"gradient norm": measured["gradient_norm"].tolist(), "largest Hessian eigenvalue": eigenvalues}
+    return {title: dict(zip(names, values, strict=True)) for title, values in found.items()}
 
 
 def largest_eigenvalue(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evenprune.group_rules import GroupRules, parse_bins
 
 if TYPE_CHECKING:
-    from evenprune.plan import Method
+    from evenprune.method import Method
     from evenprune.recipe import Recipe
 
 CHOICES = {
@@ -26,6 +26,9 @@ CHOICES = {
     "scope": ("layer", "global"),
 }
 
+
+# Names that are another method with settings.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"fairgrape-fast": ("fairgrape", {"fast": True})}
 
 # steps: the learning rate falls tenfold at these fractions of the training
 _SCHEDULE = re.compile(r"cosine|constant|steps(:0\.\d+(,0\.\d+)*)?")
@@ -42,8 +45,8 @@ class Experiment:
 
     model: str = told("", "FILE.py:function that returns the trained dense model.", metavar="MODEL")
     data: str = told("", "Folder of images, Hugging Face folder, table, or NPZ.", metavar="PATH")
-    test: str = told("", "NPZ of the test samples, if an NPZ has no split.", metavar="FILE")
-    weights: str = told("", "Safetensors file with the weights of the dense model.", metavar="FILE")
+    test: str = told("", "NPZ of the test samples, if they are apart.", metavar="FILE")
+    weights: str = told("", "Weights of the dense model: .safetensors, .pt, .pth.", metavar="FILE")
     groups: tuple[str, ...] = told((), "Columns of groups (a,b or repeated): intersections.", metavar="COL")
     bin: tuple[str, ...] = told((), "Ranges of numbers: age=18,30 or age=quantiles:4.", metavar="RULE")
     merge_below: int | None = told(None, "Groups with fewer training samples become one.", metavar="N")
@@ -55,14 +58,15 @@ class Experiment:
     numeric: tuple[str, ...] = told((), "Tables: inputs that are numbers (a,b).", metavar="COL")
     categorical: tuple[str, ...] = told((), "Tables: inputs that are categories (a,b).", metavar="COL")
     ignore: tuple[str, ...] = told((), "Tables: columns that are no inputs (a,b).", metavar="COL")
-    test_share: float = told(0.2, "Share that a drawn split holds out.", metavar="X")
+    test_share: float = told(0.2, "Share of each class that is drawn to test.", metavar="X")
+    heldout_share: float = told(0.0, "Share of each class that is held out for choices.", metavar="X")
     image_size: int | None = told(None, "Pixels that each side of an image gets.", metavar="N")
     corrupt: str = told("refuse", "Unreadable images: refuse or skip.", metavar="NAME")
     sparsity: float = told(0.9, "Share of the prunable weights that goes.", metavar="X")
     method: tuple[str, ...] = told(("ceag",), "Method, repeatable; such as ceag:dual_lr=0.1.", metavar="NAME")
     tolerance: float | None = told(None, "How much more than the average a group may lose.", metavar="X")
     dual_lr: float | None = told(None, "Step of the multipliers; else the method's own.", metavar="X")
-    k: int = told(40, "Outcomes of each group that a replay buffer holds.", metavar="N")
+    k: int = told(40, "Outcomes of each group in a replay buffer.", metavar="N")
     seeds: tuple[int, ...] = told((0,), 'Runs per method: "5" for seeds 0 to 4, or "3,7".', metavar="LIST")
     epochs: int = told(60, "Epochs in all.", metavar="N")
     pruning_epochs: int = told(15, "Epochs of these in which the sparsity rises.", metavar="N")
@@ -75,9 +79,16 @@ class Experiment:
     augment: tuple[str, ...] = told((), "Changes of images, such as flip,crop:4,colour:0.2.", metavar="NAME")
     clip_norm: float | None = told(None, "Largest norm of a run's gradient.", metavar="X")
     precision: str = told("auto", "float32, bfloat16, or auto: bfloat16 on a GPU.", metavar="NAME")
-    scope: str = told("layer", "Prune by layer, or global: all layers together.", metavar="NAME")
+    scope: str = told("layer", "Prune by layer, or global: over all layers.", metavar="NAME")
     pattern: str = told("", "Pattern of the masks, such as 2:4.", metavar="N:M")
     exclude: tuple[str, ...] = told((), "Layer that is never pruned; repeatable, * allowed.", metavar="NAME")
+    select: str = told("", "Choose one run on this split: heldout.", metavar="SPLIT", identity=False)
+    class_bias: bool = told(
+        False, "Each run once more, with a class bias by label.", metavar="YES", identity=False
+    )
+    diagnostics: bool = told(
+        False, "Gradient norm, curvature by group in the audits.", metavar="YES", identity=False
+    )
     evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
     confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
     device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
@@ -146,6 +157,8 @@ def _text_problems(e: Experiment) -> Iterator[str]:
         yield f"schedule is {e.schedule!r}: choose cosine, constant, or steps as steps:0.6,0.8,0.9"
     if e.pattern and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", e.pattern):
         yield f"pattern is {e.pattern!r}: write it as 2:4, two of every four weights kept"
+    if e.select not in ("", "heldout", "validation"):
+        yield f"select is {e.select!r}: choose on heldout, a split that neither trains nor audits"
     if not e.method:
         yield f"method is missing: choose of {', '.join(_names())}"
 
@@ -168,6 +181,8 @@ def _number_problems(e: Experiment) -> Iterator[str]:
         yield f"tolerance is {e.tolerance}: it must lie in [0, 1], such as 0.02 for 2 points"
     if not 0 < e.test_share < 1:
         yield f"test_share is {e.test_share}: it must lie between 0 and 1, such as 0.2"
+    if not 0 <= e.heldout_share < 1:
+        yield f"heldout_share is {e.heldout_share}: it must lie between 0 (none) and 1, such as 0.2"
     if e.image_size is not None and e.image_size < 1:
         yield f"image_size is {e.image_size}: it must be at least 1"
     if not 0.5 < e.confidence < 1:
@@ -205,21 +220,30 @@ def method_problems(e: Experiment) -> Iterator[str]:
 def build_method(text: str, e: Experiment) -> "Method":
     """A method of its name and own settings; the experiment's where it takes them and has none of its own."""
     from evenprune import methods
-    from evenprune.plan import Method
+    from evenprune.method import Method
 
     name, _, rest = text.partition(":")
-    if name not in methods.TABLE:
-        raise ValueError(f"there is no such method; choose of {', '.join(methods.TABLE)}")
+    name = name.strip().replace("_", "-")
+    if name not in methods.TABLE and name not in VARIANTS:
+        raise ValueError(f"there is no such method; choose of {', '.join([*methods.TABLE, *VARIANTS])}")
+    name, preset = VARIANTS.get(name, (name, {}))
     make = methods.TABLE[name]
     takes = inspect.signature(make).parameters
     shared = {"tolerance": e.tolerance or 0.0, "dual_lr": e.dual_lr, "k": e.k, "on": "validation"}
     values = {key: value for key, value in shared.items() if key in takes and value is not None}
-    own = dict(_settings(rest))
+    own = preset | dict(_settings(rest))
     known = {field.name for field in fields(Method)} - {"name"}
     unknown = [key for key in own if key not in known | set(takes)]
     if unknown:
         raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    wrong = [key for key, value in own.items() if _is_flag(takes.get(key)) and not isinstance(value, bool)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is {own[wrong[0]]!r}; write true or false")
     return make(**values | own)
+
+
+def _is_flag(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and isinstance(parameter.default, bool)
 
 
 def _settings(text: str) -> Iterator[tuple[str, Any]]:
@@ -231,7 +255,9 @@ def _settings(text: str) -> Iterator[tuple[str, Any]]:
         yield name.strip(), _value(value.strip())
 
 
-def _value(text: str) -> int | float | str:
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     for kind in (int, float):
         try:
             return kind(text)

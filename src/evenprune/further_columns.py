@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from evenprune.tally import InputProblems
-from evenprune.verdict import Audit, Columns
+from evenprune.verdict import Approximate, Audit, Columns
 
 
 def read_columns(columns: Any) -> tuple[Columns, list[str]]:
@@ -44,7 +44,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and np.isfinite(value) else None
+    if value is None or not np.isfinite(value):
+        return None
+    return value if isinstance(value, Approximate) else float(value)
 
 
 def with_columns(audit: Audit, columns: Columns) -> tuple[Audit, list[str]]:
@@ -62,6 +64,18 @@ def with_columns(audit: Audit, columns: Columns) -> tuple[Audit, list[str]]:
     strange = list(dict.fromkeys(name for c in columns.values() for name in c if name not in groups))
     names = ", ".join(f"“{name}”" for name in strange[:8]) + (", …" if len(strange) > 8 else "")
     notes = [f"Columns were given for groups that have no samples here: {names}."] if strange else []
+    notes += _unconverged(columns)
     kept: Columns = {title: {k: v for k, v in c.items() if k in groups} for title, c in columns.items()}
     models = {name: replace(one, columns=kept) for name, one in audit.models.items()}
     return replace(audit, columns=kept, models=models), notes
+
+
+def _unconverged(columns: Columns) -> list[str]:
+    """What ≈ means, in each column that has it."""
+    marked = {t: [k for k, v in c.items() if isinstance(v, Approximate)] for t, c in columns.items()}
+    return [
+        f"In the column “{title}” ≈ marks {len(names)} number{'s' * (len(names) > 1)} whose computation did "
+        f"not converge: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
+        for title, names in marked.items()
+        if names
+    ]

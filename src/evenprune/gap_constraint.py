@@ -226,7 +226,7 @@ def _raise(problems: Sequence[str]) -> None:
 def _settings_of_fit(method: Method) -> list[str]:
     """What a method asks of the whole training, which a single loss cannot do."""
     usual = {item.name: item.default for item in dataclasses.fields(Method)}
-    names = ("multipliers_on", "distill", "focus", "sampling", "keep", "importance")
+    names = ("multipliers_on", "distill", "focus", "targets", "sampling", "keep", "importance")
     return [
         f"{name}={getattr(method, name)!r} is what fit() and prune() do; in a loop of your own leave it out"
         for name in names

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from evenprune.groups import (
     Column,
+    Merged,
     cells_of,
     factorize,
     in_ranges,
@@ -183,14 +184,14 @@ def merged(splits: Mapping[str, Columns], n: int) -> dict[str, Columns]:
     return {name: {title: column} for name, column in columns.items()}
 
 
-def merged_tally(data: Tally | Scores, n: int) -> tuple[Tally | Scores, list[str]]:
-    """The same for samples that are counted, or scored, by cell; and the note on it."""
+def merged_tally(data: Tally | Scores, n: int) -> tuple[Tally | Scores, list[str], Merged]:
+    """The same for samples that are counted, or scored, by cell; the note on it, and all merged groups."""
     weights = data.count if isinstance(data, Tally) else None
     counts = np.bincount(data.cell, weights, minlength=len(data.cells)).astype(int).tolist()
     by_cell = dict(zip(data.cells, counts, strict=True))
-    names, notes = merged_names(data.cells, by_cell, data.attributes, n=n)
+    names, notes, small = merged_names(data.cells, by_cell, data.attributes, n=n)
     if not notes:
-        return data, []
+        return data, [], {}
     _check_left(names, n, data.cells, counts)
     place = {name: i for i, name in enumerate(dict.fromkeys(names))}
     cell = np.array([place[name] for name in names], dtype=np.int64)[data.cell]
@@ -198,7 +199,7 @@ def merged_tally(data: Tally | Scores, n: int) -> tuple[Tally | Scores, list[str
     changed: Any = {"attributes": (title,), "cells": tuple((name,) for name in place), "cell": cell}
     if isinstance(data, Tally):
         changed |= _recounted(data, cell)
-    return replace(data, **changed), notes
+    return replace(data, **changed), notes, small
 
 
 def _check_left(names: Iterable[str | None], n: int, cells: Iterable[Cell], counts: Iterable[int]) -> None:

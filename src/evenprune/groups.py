@@ -21,7 +21,9 @@ from evenprune.tally import Cell, FloatArray, InputProblems, IntArray
 
 MISSING = "(missing)"
 MOST_ATTRIBUTES_FOR_EACH = 6  # 63 families of groups
-NAMED_IN_NOTES = 8  # merged groups that a note names one by one
+NAMED_IN_NOTES = 8  # merged groups that a note names one by one; an audit's JSON has them all
+
+Merged = dict[str, dict[str, int]]  # by the group that they are in: the merged groups, and samples of each
 
 
 class Column(np.ndarray[Any, np.dtype[Any]]):
@@ -31,21 +33,45 @@ class Column(np.ndarray[Any, np.dtype[Any]]):
     """
 
     notes: tuple[str, ...]
+    merged: Merged  # {}: none
 
     @staticmethod
-    def of(names: Sequence[str | None] | NDArray[Any], notes: Sequence[str] = ()) -> "Column":
+    def of(
+        names: Sequence[Any] | NDArray[Any], notes: Sequence[str] = (), merged: Merged | None = None
+    ) -> "Column":
         column = np.array(names, dtype=object).view(Column)
-        column.notes = tuple(notes)
+        column.notes, column.merged = tuple(notes), merged or {}
         return column
 
     def __array_finalize__(self, origin: Any) -> None:
-        self.notes = getattr(origin, "notes", ())
+        self.notes, self.merged = getattr(origin, "notes", ()), getattr(origin, "merged", {})
 
 
 def notes_of(groups: Any) -> list[str]:
     """What was noted of the columns, each note once."""
     columns = [column for column in as_columns(groups).values() if isinstance(column, Column)]
     return list(dict.fromkeys(note for column in columns for note in column.notes))
+
+
+def merged_of(groups: Any) -> Merged:
+    """Which groups were merged, of all columns together."""
+    found: Merged = {}
+    for column in as_columns(groups).values():
+        for into, small in column.merged.items() if isinstance(column, Column) else ():
+            found[into] = found.get(into, {}) | small
+    return found
+
+
+def noted(values: Any, notes: Sequence[str]) -> Column:
+    """The same column with further notes, each once."""
+    column = to_array(values).view(Column)
+    column.notes = tuple(dict.fromkeys((*column.notes, *notes)))
+    return column
+
+
+def renamed(column: Any, names: Sequence[Any]) -> Column:
+    """Other names for the samples of a column; what was noted of it stays."""
+    return Column.of(names, notes_of(column), merged_of(column))
 
 
 def to_array(values: Any) -> NDArray[Any]:
@@ -305,8 +331,9 @@ def merge_below(columns: Any, n: int, *, into: str = "other", training: Any = No
     counted, places = (cell, cells) if training is None else cells_of(as_columns(training))
     counts = dict(zip(places, np.bincount(counted, minlength=len(places)).tolist(), strict=True))
     trained = training is not None
-    names, notes = merged_names(cells, counts, tuple(columns), n=n, into=into, trained=trained)
-    return Column.of(np.array(names, dtype=object)[cell], [*notes_of(columns), *notes])
+    names, notes, merged = merged_names(cells, counts, tuple(columns), n=n, into=into, trained=trained)
+    notes, merged = [*notes_of(columns), *notes], merged_of(columns) | merged
+    return Column.of(np.array(names, dtype=object)[cell], notes, merged)
 
 
 def merged_names(
@@ -317,8 +344,9 @@ def merged_names(
     n: int,
     into: str = "other",
     trained: bool = False,
-) -> tuple[list[str | None], list[str]]:
-    """What each cell is called after groups of fewer than n were merged, None if missing; and the note on it.
+) -> tuple[list[str | None], list[str], Merged]:
+    """What each cell is called after groups of fewer than n were merged, None if missing; the note on it, and
+    all of the merged groups.
 
     counts: samples of the cells that have any; trained: these are training samples, others are to follow.
     """
@@ -330,12 +358,13 @@ def merged_names(
     here = [c for c in known if c in there]
     merged = [c for c in here if c in small]
     if not merged:
-        return names, []
+        return names, [], {}
     before = next((size for c, size in counts.items() if name_of.get(c) == into and c not in small), 0)
     total = sum(counts.get(c, 0) for c in small) + before
     sizes = {name_of[c]: counts.get(c, 0) for c in merged}
     note = _merged_note(sizes, n, into, before=before, total=total, trained=trained)
-    return names, [note + _hidden(merged, [c for c in here if c not in small], attributes, into)]
+    hidden = _hidden(merged, [c for c in here if c not in small], attributes, into)
+    return names, [note + hidden], {into: sizes}
 
 
 def _hidden(small: Sequence[Cell], left: Sequence[Cell], attributes: Sequence[str], into: str) -> str:

@@ -4,6 +4,7 @@ They are a split of their own; or, in passes, all training samples, each answere
 """
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -13,9 +14,27 @@ from evenprune.companions import FoldAnswers
 from evenprune.constraint import Outcomes, Plan, State
 from evenprune.fleet import Fleet, Single
 from evenprune.folds import Folds
+from evenprune.gap_limits import PairedCounts, paired_counts, psi_standard_errors
 from evenprune.predict import Answers, autocast, cross_entropies, evaluating
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.replay import Replay
+
+__all__ = ["Heldout", "PairedCounts", "followed", "paired_counts", "psi_standard_errors"]
+
+
+def followed(samples: Tensor, broke: Tensor, fixed: Tensor) -> dict[str, list[float] | float]:
+    """How much noise multipliers follow that follow ψ of these samples: what a study relates a gain to.
+
+    Counts [groups] of the held-out split, or of all training samples where the multipliers follow folds: in
+    all, and how many the pruning broke and fixed (`paired_counts` takes them from answers).
+    """
+    error = psi_standard_errors(samples, broke, fixed)
+    return {
+        "samples": [float(n) for n in samples],
+        "standard_errors": error.tolist(),
+        "median_standard_error": median(error.tolist()),
+        "worst_standard_error": float(error.max()),
+    }
 
 
 class Heldout:

@@ -113,6 +113,18 @@ def one_group(attributes: Iterable[str], cell: Cell) -> str:
     return f"one group only: every sample has the value {value!r} in {names}; an audit compares groups"
 
 
+def crowded(attributes: Iterable[str], groups: int, samples: int) -> list[str]:
+    """The problem of attributes that leave hardly two samples to a group."""
+    if 2 * groups <= samples or samples <= 20:
+        return []
+    names = list(attributes)
+    make = f"{', '.join(map(repr, names))} {'make' if len(names) > 1 else 'makes'}"
+    return [
+        f"{make} {groups:,} groups of {samples:,} samples, fewer than two each; bin numeric attributes, "
+        "merge small groups, or choose others"
+    ]
+
+
 def _read_column(
     answers: Answers, labels: NDArray[Any] | None, column: NDArray[Any], name: str
 ) -> tuple[Any, list[str]]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenprune.plan import Method
+from evenprune.method import Method
 from evenprune.wide_layers import part
 
 Best = dict[str, Any]  # "score" and "epoch", both [runs], and "network", a state dict

@@ -6,6 +6,21 @@ step of the multipliers per batch. The default of 0.002 is the paper's most comm
 multiplier by about dual_lr · v · steps, and it should be able to reach 0.1 to 1.
 
 `Options` lists what else can be changed: `ceag(tolerance=0.01, estimator="table", negative="keep")`.
+
+Held-out multipliers: `multipliers_on="heldout"` names a split that neither model trains on, and the
+multipliers follow ψ there: batch by batch, or with `estimator="pass", refresh=100` in a full pass every 100
+steps. Sample weights are then never negative. ψ of few samples is mostly noise, and what a multiplier does
+about that has three words:
+
+    moves_on    "estimate": λ <- [λ + η (ψ_g - ε)]₊. "lower": λ <- [λ + η (lower limit of ψ_g - ε)]₊, so that
+                it rises only while the group is surely beyond the tolerance, and falls otherwise
+    caution     the normal deviate of these limits, which are the audit's (limits.py): 1.645 is 95 % on each
+                side. With moves_on="estimate" it is a dead zone as wide as the noise: λ rests while the
+                tolerance lies between the limits, and beyond moves by the limit that is nearer
+    dead_zone   a dead zone in points (0.01 is one): of a violation only what exceeds it moves λ
+
+`caution` needs estimator="pass", where the samples that pruning broke and fixed are counted; `dead_zone` goes
+with every estimator and every constraint, and with the other two.
 """
 
 from __future__ import annotations
@@ -14,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypedDict, Unpack
 
-from evenprune.plan import Method
+from evenprune.method import Method
 
 DUAL_LR = 0.002
 EL_DUAL_LR = 1e-5  # |violation| only ever raises a multiplier, hence the small step
@@ -35,10 +50,13 @@ class Primal(TypedDict, total=False):
     temperature: float
     focus: float
     floor: float
+    targets: Literal["labels", "corrected"]
     sampling: Literal["uniform", "balanced"]
     multipliers_on: str | None
     refresh: int
+    moves_on: Literal["estimate", "lower"]
     caution: float
+    dead_zone: float
     keep: Literal["last", "best", "feasible"]
     keep_on: str | None
     importance: Literal["magnitude", "fairgrape", "fairgrape_fast"]
@@ -132,9 +150,18 @@ def kd(*, distill: float = 0.9, temperature: float = 4.0) -> Method:
     return Method(name="kd", rows="none", estimator="none", distill=distill, temperature=temperature)
 
 
-def performance_weighted(*, focus: float = 1.0, floor: float = 0.1) -> Method:
-    """Samples of which the dense model was unsure weigh more (Meyer & Wong 2022); needs no groups."""
-    return Method(name="performance_weighted", rows="none", estimator="none", focus=focus, floor=floor)
+def performance_weighted(
+    *, focus: float = 1.0, floor: float = 0.5, targets: Literal["labels", "corrected"] = "corrected"
+) -> Method:
+    """Samples of which the dense model is unsure weigh more (Meyer & Wong 2022); needs no groups.
+
+    A sample weighs θ + (1 - θ)(1 - p)^γ: p the dense model's probability of the right answer, γ `focus`, θ
+    `floor` (the defaults are the authors' for CIFAR-10). As in their code the targets are corrected soft
+    labels: the dense model's probabilities where its answer is right, the label where it is wrong;
+    `targets="labels"` takes the labels throughout.
+    """
+    values = Method(name="performance_weighted", rows="none", estimator="none")
+    return replace(values, focus=focus, floor=floor, targets=targets)
 
 
 def group_dro(*, dual_lr: float = 0.01) -> Method:

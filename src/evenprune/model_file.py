@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from evenprune import state_file
 from evenprune.tally import InputProblems
 
 
@@ -66,14 +67,11 @@ def _guarded(call: Callable[[], Any], what: str) -> Any:
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Weights of a safetensors file into a model that has exactly these."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    """Weights of a file (safetensors, or a state dict of torch.save) into a model that has exactly these."""
     try:
-        model.load_state_dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise InputProblems([f"weights {path!r} cannot be read as safetensors: {error}"]) from error
+        model.load_state_dict(state_file.read(path))
+    except InputProblems as error:
+        raise InputProblems([f"weights {problem}" for problem in error.problems]) from error
     except RuntimeError as error:  # names or shapes that the model has not
         text = " ".join(str(error).split())
         raise InputProblems([f"weights {path!r} do not fit the model: {text[:400]}"]) from error

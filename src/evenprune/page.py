@@ -20,10 +20,12 @@ COUNTS = {"samples": "samples", "broke": "broke", "fixed": "fixed", "needed": "s
 
 def to_html(document: Document) -> str:
     """The audit as one self-contained page; every name in it is data, never markup."""
-    sentence = headline(document)
+    sentence, subject = headline(document), short_name(document.get("subject") or "")
     fields = {
         "VERDICT": document["verdict"],
         "TITLE": TITLES[document["verdict"]],
+        "SUBJECT": html.escape(subject),
+        "HEAD": html.escape(f"{subject} · " if subject else ""),
         "SENTENCE": html.escape(sentence),
         "LENGTH": "long" if len(sentence) > 200 else "short",
         "DATA": script_json(_page_data(document)),
@@ -50,7 +52,8 @@ def _page_data(document: Document) -> dict[str, Any]:
         "unit": asdict(unit),
         "titles": [short_name(title) for title in titles],
         "models": [
-            _model_data(name, audit, document, places) | {"further": _further(audit, titles)}
+            _model_data(name, audit, document, places)
+            | {"further": _further(audit, titles), "rough": _rough(audit, titles)}
             for name, audit in models.items()
         ],
         "first": list(models).index(document["model"]) if document["model"] in models else 0,
@@ -103,6 +106,15 @@ def _further(audit: Document, titles: Iterable[str]) -> list[list[float | None]]
     given = audit.get("columns") or {}
     names = [group["group"] for group in audit["groups"]]
     return [[rounded(given.get(title, {}).get(name), 8) for name in names] for title in titles]
+
+
+def _rough(audit: Document, titles: Iterable[str]) -> list[list[int]]:
+    """The rows of each of these columns whose numbers did not converge."""
+    marked = audit.get("approximate") or {}
+    return [
+        [row for row, group in enumerate(audit["groups"]) if group["group"] in marked.get(title, ())]
+        for title in titles
+    ]
 
 
 def _comparison_data(pair: Document, places: dict[str, int]) -> dict[str, Any]:

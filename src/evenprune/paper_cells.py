@@ -117,6 +117,27 @@ def _beyond(audits: Sequence[Audit], key: str) -> int | None:
 
 
 @dataclass(frozen=True)
+class SeedMet:
+    """Whether one seed kept every group within the tolerance on training data."""
+
+    seed: int
+    max_excess_gap: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class WorstGroup:
+    """The group that is most often the worst on training data."""
+
+    name: str
+    seeds: int  # in which it is
+    of: int
+    multiple: float | None  # max ψ over the tolerance, mean over seeds; None of a tolerance of zero
+    paper: tuple[str, ...]  # the paper's, by its printed means; several where these tie
+    paper_multiple: float | None
+
+
+@dataclass(frozen=True)
 class Cell:
     method: str
     seeds: tuple[int, ...]
@@ -127,6 +148,19 @@ class Cell:
     verdicts: Mapping[str, int]  # of the test audits
     multiplier_sum: Spread | None = None
     negative_weights: Spread | None = None
+    met_by_seed: tuple[SeedMet, ...] = ()
+    tolerance: float | None = None  # that it is judged by
+    worst: WorstGroup | None = None
+
+    @property
+    def above_one(self) -> int | None:
+        """Seeds of CEAG whose multipliers summed to more than 1 at some step; None where that is not told.
+
+        CEAG's weights (1 − Σλ)/B + λ_g/n_g are negative only then; other methods also push groups away.
+        """
+        if self.negative_weights is None or not self.method.startswith("CEAG"):
+            return None
+        return sum(count > 0 for count in self.negative_weights.values)
 
 
 @dataclass(frozen=True)
@@ -150,7 +184,8 @@ def same(value: float | None, wanted: float) -> bool:
 def is_printed(run: Run, paper: Printed) -> bool:
     """Whether the run has the settings of a cell of the paper; what a run does not say is taken to be so."""
     place = (run.task, run.sparsity)
-    if run.method not in {cell.method for cell in paper.cells.get(place, ())} or run.overall != "micro":
+    known = run.method in {cell.method for cell in paper.cells.get(place, ())}
+    if not known or run.overall != "micro" or run.varied:
         return False
     if run.method in RINGS and ring_of(run) != RINGS[run.method]:
         return False
@@ -193,17 +228,24 @@ def cell_of(
         bare = figures["test"][key]
         figures["test"][key] = replace(bare, floor=_floor(audits, key), beyond=_beyond(audits, key))
     words = [audit.verdict for audit in audits]
+    met = () if tolerance is None else tuple(_met(run, tolerance) for run in runs)
     return Cell(
         method=method,
         seeds=tuple(run.seed for run in runs),
         figures=figures,
-        met=None if tolerance is None or not runs else sum(within(run, tolerance) for run in runs),
+        met=None if tolerance is None or not runs else sum(one.met for one in met),
         paper_met=paper_met,
         near={split: _near(figures[split]["accuracy"], split) for split in SPLITS},
         verdicts={word: words.count(word) for word in ("pass", "inconclusive", "fail") if words},
         multiplier_sum=Spread.of(run.multiplier_sum for run in runs),
         negative_weights=Spread.of(run.negative_weights for run in runs),
+        met_by_seed=met,
+        tolerance=tolerance,
     )
+
+
+def _met(run: Run, tolerance: float) -> SeedMet:
+    return SeedMet(run.seed, run.figures["train"]["max_excess_gap"], within(run, tolerance))
 
 
 def _near(accuracy: Figure, split: str) -> bool | None:

@@ -16,13 +16,20 @@ from evenprune.paper_ablations import (
 )
 from evenprune.paper_cells import Table, is_printed, table_of
 from evenprune.paper_fields import SPLITS
-from evenprune.paper_groups import GroupAccuracy, GroupTable, dense_of, group_accuracy, group_table
+from evenprune.paper_groups import (
+    GroupAccuracy,
+    GroupTable,
+    dense_of,
+    group_accuracy,
+    group_table,
+    with_worst,
+)
 from evenprune.paper_printed import CIFAR, FACES, IMAGE_SIZES, WITHOUT_OTHERS, Printed, printed
-from evenprune.paper_results import Dense, Results, Run, Task, Trace
-from evenprune.paper_runtimes import RuntimeTable, runtime_table
+from evenprune.paper_results import COUNTED_AS, Dense, Results, Run, Task, Trace
+from evenprune.paper_runtimes import RuntimeTable, runtime_table, timed_runs
+from evenprune.paper_variants import Variant, alone, variants
 
 SCHEMA = "evenprune.paper/1"
-COUNTED_AS = {"NFT + ES": "NFT"}  # in the paper's runtime table
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,10 @@ class Summary:
 @dataclass(frozen=True)
 class MadeWith:
     runs: int
-    seconds: float | None  # all runs together
+    trainings: int  # one may have served NFT and NFT + ES
+    seconds: float | None  # all trainings together
     paper_seconds: float | None  # the same runs at the paper's median
-    timed_alike: int  # how many runs both sums speak of
+    timed_alike: int  # how many trainings both sums speak of
     devices: Mapping[str, int]
     versions: Mapping[str, Mapping[str, int]]
     commits: Mapping[str, int]
@@ -60,6 +68,8 @@ class PaperReport:
     summaries: tuple[Summary, ...]
     runtimes: tuple[RuntimeTable, ...]
     ablations: tuple[Ablation, ...]
+    variants: tuple[Variant, ...]
+    variants_alone: tuple[str, ...]  # runs of another recipe that have nothing to be compared with
     groups: tuple[GroupTable, ...]
     group_accuracies: tuple[GroupAccuracy, ...]
     further: tuple[Further, ...]
@@ -74,16 +84,18 @@ class PaperReport:
 def compare(results: Results) -> PaperReport:
     """Every cell of the paper beside the runs that there are."""
     paper, runs = printed(), results.runs
-    tables = tuple(table_of(place, runs, paper) for place in paper.cells)
+    tables = tuple(with_worst(table_of(place, runs, paper), results, paper) for place in paper.cells)
     tasks = tuple(dict.fromkeys(table.task for table in tables))
-    ran = {run.task for run in runs}
+    ran, times = {run.task for run in runs}, [*timed_runs(runs), *results.timed]
     group_tables = (group_table(place, runs, dense_of(results, place[0]), paper) for place in paper.cells)
     accuracies = (group_accuracy(p, s, results, paper) for p in paper.cells if p[0] in ran for s in SPLITS)
     return PaperReport(
         tables=tables,
         summaries=tuple(summary_of(task, tables, _other_sizes(task, runs)) for task in tasks),
-        runtimes=tuple(runtime_table(results.timed, task, paper) for task in tasks if task in ran),
+        runtimes=tuple(runtime_table(times, task, paper) for task in tasks if task in ran),
         ablations=tuple(_ablations(runs, paper, ran)),
+        variants=variants(results.variants, runs, paper),
+        variants_alone=alone(results.variants, runs),
         groups=tuple(table for table in group_tables if table is not None),
         group_accuracies=tuple(table for table in accuracies if table is not None),
         further=further(runs, [r for r in runs if is_printed(r, paper) or ablated(r, paper)], paper),
@@ -133,8 +145,9 @@ def summary_of(task: Task, tables: Sequence[Table], image_sizes: tuple[int, ...]
 
 
 def made_with(runs: Sequence[Run], paper: Printed) -> MadeWith:
-    seconds = [run.seconds for run in runs if run.seconds is not None]
-    alike = [r for r in runs if r.task == CIFAR and COUNTED_AS.get(r.method, r.method) in paper.runtime]
+    trained = trainings(runs)
+    seconds = [run.seconds for run in trained if run.seconds is not None]
+    alike = [r for r in trained if r.task == CIFAR and COUNTED_AS.get(r.method, r.method) in paper.runtime]
     alike = [run for run in alike if run.seconds is not None]
     of_paper = sum(paper.runtime[COUNTED_AS.get(run.method, run.method)].median for run in alike)
     versions = {
@@ -142,6 +155,7 @@ def made_with(runs: Sequence[Run], paper: Printed) -> MadeWith:
     }
     return MadeWith(
         runs=len(runs),
+        trainings=len(trained),
         seconds=sum(seconds) if seconds else None,
         paper_seconds=of_paper if alike else None,
         timed_alike=len(alike),
@@ -149,6 +163,19 @@ def made_with(runs: Sequence[Run], paper: Printed) -> MadeWith:
         versions={name: counts for name, counts in versions.items() if counts},
         commits=_counted(run.commit for run in runs),
     )
+
+
+def trainings(runs: Sequence[Run]) -> list[Run]:
+    """One run a training: NFT + ES is left out where it is an earlier iterate of a run of NFT."""
+    of_nft = {_training(run) for run in runs if run.method == "NFT"}
+    return [run for run in runs if run.method != "NFT + ES" or _training(run) not in of_nft]
+
+
+def _training(run: Run) -> tuple[Any, ...]:
+    """What two iterates of one training share; without a time nothing is known."""
+    if run.seconds is None:
+        return (run.settings, run.seed)
+    return (run.task, run.sparsity, run.seed, run.fleet, run.seconds, run.commit)
 
 
 def _counted(values: Iterable[str | None]) -> dict[str, int]:

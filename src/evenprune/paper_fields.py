@@ -8,6 +8,7 @@ from evenprune.wording import shorten, visible
 
 SPLITS = ("train", "test")
 MEASURES = ("accuracy", "pairwise_disparity", "max_excess_gap")
+LISTS = ("runs", "traces", "dense", "timings")  # what a results file may hold
 Json = Mapping[str, Any]
 Check = Callable[[Any], str | None]  # what is wrong with a value, if anything
 
@@ -70,7 +71,7 @@ RUN = {
 RUN_EXTRAS = {
     "tolerance": _share, "dual_lr": _amount, "buffer": _whole, "seconds": _amount, "fleet": _count,
     "negative_weights": _whole, "multiplier_sum": _any_number, "versions": _object,
-    "commit": _text, "overall": _overall, "image_size": _count,
+    "commit": _text, "overall": _overall, "image_size": _count, "recipe": _text, "epochs": _count,
     **{f"group_accuracy.{s}": _list_of(_share, gaps=True) for s in SPLITS},
     **{f"changes.{s}.{what}": _list_of(_whole) for s in SPLITS for what in ("samples", "broke", "fixed")},
 }  # fmt: skip
@@ -83,6 +84,7 @@ DENSE_EXTRAS = {
 TIMING = {"method": _text, "sparsity": _share, "fleet": _count, "seconds": _amount}
 TIMING_EXTRAS = {
     "dataset": _text, "target": _text, "group": _text, "seconds_per_60_epochs": _amount, "versions": _object,
+    "recipe": _text, "epochs": _count,
 }  # fmt: skip
 TRACE = {
     "method": _text, "sparsity": _share, "seed": _whole, "multiplier": _list_of(_any_number),
@@ -137,22 +139,32 @@ def _sizes(document: Json) -> list[str]:
     return found
 
 
-def run_problems(document: Any) -> list[str]:
-    return _field_problems(document, RUN, RUN_EXTRAS) or _sizes(document)
+def listed(value: Any) -> list[Any]:
+    """A list as it is; one thing alone, or none, as a list."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def dense_problems(document: Any) -> list[str]:
-    return _field_problems(document, DENSE, DENSE_EXTRAS)
+def _brief(run: Any) -> str:
+    """Which run it is, as far as it says so."""
+    known = [at(run, key) for key in ("method", "sparsity", "seed")]
+    words = [
+        f"{word}{value}" for word, value in zip(("", "", "seed "), known, strict=True) if value is not None
+    ]
+    return f" ({visible(shorten(', '.join(words), 60))})" if words else ""
 
 
-def trace_problems(document: Any) -> list[str]:
-    return _field_problems(document, TRACE, TRACE_EXTRAS)
-
-
-def timing_problems(document: Any) -> list[str]:
-    return _field_problems(document, TIMING, TIMING_EXTRAS)
-
-
-def note_problems(document: Json) -> list[str]:
+def document_problems(document: Json) -> list[str]:
+    """Everything that is wrong with a results file, each with its place in it."""
+    runs, traces, dense, timings = (listed(document.get(key)) for key in LISTS)
+    problems = []
+    for i, run in enumerate(runs, start=1):
+        found = _field_problems(run, RUN, RUN_EXTRAS) or _sizes(run)
+        problems += [f"run {i}{_brief(run)}: {problem}" for problem in found]
+    for i, trace in enumerate(traces, start=1):
+        problems += [f"trace {i}: {p}" for p in _field_problems(trace, TRACE, TRACE_EXTRAS)]
+    for i, timing in enumerate(timings, start=1):
+        problems += [f"timing {i}: {p}" for p in _field_problems(timing, TIMING, TIMING_EXTRAS)]
+    for model in dense:
+        problems += [f"dense: {p}" for p in _field_problems(model, DENSE, DENSE_EXTRAS)]
     note = document.get("note")
-    return [f"note {said}" for said in [_text(note)] if said and note is not None]
+    return problems + [f"note {said}" for said in [_text(note)] if said and note is not None]

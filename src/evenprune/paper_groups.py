@@ -3,14 +3,23 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evenprune import maximum
 from evenprune.groups import Grouping
 from evenprune.limits import Counts, Noise
-from evenprune.paper_cells import CONFIDENCE, Figure, figure, is_printed, one_per_seed
+from evenprune.paper_cells import (
+    CONFIDENCE,
+    Cell,
+    Figure,
+    Table,
+    WorstGroup,
+    figure,
+    is_printed,
+    one_per_seed,
+)
 from evenprune.paper_fields import SPLITS
 from evenprune.paper_printed import Place, Printed
 from evenprune.paper_results import Changes, Dense, Results, Run, Task
@@ -107,6 +116,56 @@ def group_table(place: Place, runs: Sequence[Run], dense: Dense | None, paper: P
     return GroupTable(*place, setting.tolerance if setting else None, named, methods)
 
 
+# --- the worst group ---
+
+
+def with_worst(table: Table, results: Results, paper: Printed) -> Table:
+    """Every cell with the group that is most often the worst on training data, where groups have names."""
+    place, dense = (table.task, table.sparsity), dense_of(results, table.task)
+    if dense is None or not dense.groups:
+        return table
+    own = [run for run in results.runs if (run.task, run.sparsity) == place and is_printed(run, paper)]
+    cells = []
+    for cell in table.cells:
+        runs = one_per_seed(run for run in own if run.method == cell.method)
+        gaps = [gaps for gaps in (excess_gaps(run, "train", dense) for run in runs) if gaps is not None]
+        told = [row for row in gaps if len(row) == len(dense.groups)]
+        theirs = printed_worst(place, cell.method, dense.groups, paper)
+        cells.append(replace(cell, worst=_worst(cell, told, dense.groups, theirs)) if told else cell)
+    return replace(table, cells=tuple(cells))
+
+
+def _worst(
+    cell: Cell, gaps: Sequence[Sequence[float | None]], names: Sequence[str], paper: tuple[str, ...]
+) -> WorstGroup:
+    values = np.array(gaps, dtype=float)  # [seeds, groups]
+    tops = np.nanmax(values, axis=1, keepdims=True)
+    counts = (values >= tops - 1e-12).sum(axis=0)  # a tie counts for all of its groups
+    known = np.where(np.isnan(values).all(axis=0), -np.inf, np.nan_to_num(values).mean(axis=0))
+    place = max(range(len(names)), key=lambda group: (counts[group], known[group]))
+    figure = cell.figures["train"]["max_excess_gap"]
+    return WorstGroup(
+        name=names[place],
+        seeds=int(counts[place]),
+        of=len(gaps),
+        multiple=_over(float(tops.mean()), cell.tolerance),
+        paper=paper,
+        paper_multiple=_over(figure.paper.mean, cell.tolerance) if figure.paper else None,
+    )
+
+
+def _over(gap: float, tolerance: float | None) -> float | None:
+    return gap / tolerance if tolerance else None
+
+
+def printed_worst(place: Place, method: str, ours: Sequence[str], paper: Printed) -> tuple[str, ...]:
+    """The groups that lost most by the paper's printed accuracies, under our names where these match."""
+    dense, pruned = (paper.group_accuracy.get((*place, "train", name), {}) for name in ("Dense", method))
+    lost = {group: round(dense[group].mean - pruned[group].mean, 9) for group in pruned if group in dense}
+    same = named_alike(ours, tuple(lost))
+    return tuple(ours[same[i]] if same else g for i, g in enumerate(lost) if lost[g] == max(lost.values()))
+
+
 @dataclass(frozen=True)
 class GroupAccuracy:
     """Accuracy of every group at one place, for one split, beside the paper's: tasks of a few groups only."""
@@ -143,10 +202,15 @@ def group_accuracy(place: Place, split: str, results: Results, paper: Printed) -
 
 def matched(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
     """Where the paper's groups stand among ours: by name ("W-M" is "White × male"), or else by order."""
+    return named_alike(ours, theirs) or list(range(len(theirs)))
+
+
+def named_alike(ours: Sequence[str], theirs: Sequence[str]) -> list[int] | None:
+    """Where they stand by their names; None unless each is found once."""
     names = {key: place for place, name in enumerate(ours) for key in (name.casefold(), _initials(name))}
     found = [names.get(name.casefold()) for name in theirs]
     by_name = [place for place in found if place is not None]
-    return by_name if len(set(by_name)) == len(theirs) else list(range(len(theirs)))
+    return by_name if len(set(by_name)) == len(theirs) else None
 
 
 def _initials(name: str) -> str:

@@ -5,14 +5,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from evenprune import paper_page_tables as tables
+from evenprune import paper_page_variants as pairs
+from evenprune import paper_pair_wording
 from evenprune import paper_wording as words
 from evenprune.embedding import filled, rounded, script_json, short_name, with_units
-from evenprune.paper_charts import FLOOR_LEGEND, escaped
+from evenprune.paper_ablations import Ablation
+from evenprune.paper_charts import FLOOR_LEGEND, escaped, marked
 from evenprune.paper_comparison import PaperReport
 from evenprune.paper_fields import MEASURES, SPLITS
 from evenprune.paper_groups import GroupGaps, GroupTable
 from evenprune.paper_page_pictures import dense_models, multiplier_panels
+from evenprune.paper_printed import CIFAR
 from evenprune.paper_results import Task
+from evenprune.paper_runtimes import RuntimeTable
 
 BESIDE = 6  # columns up to which two tables stand beside each other
 
@@ -50,6 +55,7 @@ def _sections(report: PaperReport) -> Iterable[str]:
         yield _table_1(report, task, place)
     yield _table_2(report)
     yield _table_3(report)
+    yield _variants(report)
     yield _table_4(report)
     yield _classes(report)
     yield _group_accuracies(report)
@@ -58,6 +64,11 @@ def _sections(report: PaperReport) -> Iterable[str]:
 
 
 # --- sections ---
+
+
+def _titled(report: PaperReport, task: Task) -> str:
+    """The task's short name, and the size of its images where it is not the paper's."""
+    return escaped(words.short_title(task) + words.size(report, task))
 
 
 def _own(report: PaperReport, task: Task) -> list[Any]:
@@ -72,7 +83,8 @@ def _glance(report: PaperReport, task: Task, place: int) -> str:
         "training data, which is what CEAG is asked for."
     )
     both = f'<div class="pair">{tables.glance_table(own)}{tables.met_table(own)}</div>'
-    return _section(f"glance-{place}", f"At a glance: {escaped(words.short_title(task))}", lead, both)
+    title = f"At a glance: {_titled(report, task)}"
+    return _section(f"glance-{place}", title, lead, both, listed=f"At a glance: {words.short_title(task)}")
 
 
 def _floors(report: PaperReport, task: Task, place: int) -> str:
@@ -85,7 +97,7 @@ def _floors(report: PaperReport, task: Task, place: int) -> str:
         "mean; a number inside it is no sign of harm. At the right: how many runs lie above it."
     )
     plots = "".join(tables.floor_plots(own, m) for m in ("max_excess_gap", "pairwise_disparity"))
-    title = f"Is it more than chance? {escaped(words.short_title(task))}"
+    title = f"Is it more than chance? {_titled(report, task)}"
     pair = f'<div class="pair wide">{plots}</div>'
     return _section(f"floor-{place}", title, lead, FLOOR_LEGEND, pair, listed="")
 
@@ -97,45 +109,84 @@ def _table_1(report: PaperReport, task: Task, place: int) -> str:
     )
     title = f"Table 1: {escaped(words.task_title(task))}"
     short = f"Table 1: {words.short_title(task)}"
-    return _section(f"table-1-{place}", title, lead, tables.sparsity_tables(_own(report, task)), listed=short)
+    drawn = tables.sparsity_tables(_own(report, task), words.size(report, task))
+    return _section(f"table-1-{place}", title, lead, drawn, listed=short)
 
 
 def _table_2(report: PaperReport) -> str:
     timed = [t for t in report.runtimes if any(row.alone or row.fleets for row in t.rows)]
     if not timed:
         return ""
+    of_paper = any(row.paper for t in timed for row in t.rows)
+    beside = ", beside the paper's on an A100 for CIFAR-100 at 95 %" if of_paper else ""
+    older = " An A100 is an older GPU: not all of a ratio is the code's." if of_paper else ""
     lead = (
-        "Median seconds for one run, compilation and evaluations included, beside the paper's on an A100 for "
-        "CIFAR-100 at 95 % (an older GPU: not all of a ratio is the code's). A fleet trains many runs as one "
-        "widened network: its time is divided by its runs, and as it may mix methods, all of them share it."
+        f"Median seconds for one run, evaluations and, unless told, compilation included{beside}. A fleet "
+        "trains many runs as one widened network: its time is divided by its runs, and all methods of a "
+        f"mixed fleet share it.{older}"
     )
-    parts = [f"<h3>{escaped(words.short_title(t.task))}</h3>{tables.runtime_table(t)}" for t in timed]
+    parts = [f"<h3>{_titled(report, t.task)}{_device(t)}</h3>{tables.runtime_table(t)}" for t in timed]
     return _section("table-2", "Table 2: wall-clock", lead, *parts)
+
+
+def _device(table: RuntimeTable) -> str:
+    """The one device that all times are of; several are named at each time."""
+    devices = {time.device for row in table.rows for time in (*row.alone, *row.fleets)}
+    return f", {escaped(devices.pop())}" if len(devices) == 1 else ""
 
 
 def _table_3(report: PaperReport) -> str:
     known = [a for a in report.ablations if any(cell.seeds for _, cell in a.rows)]
     if not known:
         return ""
-    lead = (
-        "Where the paper prints no spread, ours stands for both in the standard errors. The table estimator, "
-        "not in the paper, remembers one outcome of every training sample. Overall accuracy: micro weights "
-        "the groups by their frequency; macro takes them alike, as the paper's published code does, so the "
-        "paper's number stands beside both."
-    )
-    parts = [
-        f"<h3>{escaped(words.short_title(a.task))}, {words.sparsity(a.sparsity)} sparse: {a.method} by "
-        f"{a.heading}</h3>{tables.ablation_table(a)}"
-        for a in known
-    ]
+    lead = " ".join(["Where the paper prints no spread, ours stands for both.", *_ablation_notes(known)])
+    parts = [_ablation(report, ablation) for ablation in known]
     return _section("table-3", "Table 3: one setting changed", lead, *parts)
+
+
+def _ablation_notes(known: Iterable[Ablation]) -> list[str]:
+    """What the tables that are shown need to be understood."""
+    shown = {ablation.heading for ablation in known}
+    notes = {
+        "buffer size k": "The table estimator, not in the paper, remembers one outcome of every training "
+        "sample.",
+        "overall accuracy": "Overall accuracy: micro weights the groups by their frequency; macro takes them "
+        "alike, as the paper's published code does, so the paper's number stands beside both.",
+    }
+    return [note for heading, note in notes.items() if heading in shown]
+
+
+def _ablation(report: PaperReport, ablation: Ablation) -> str:
+    place = f"{_titled(report, ablation.task)}, {words.sparsity(ablation.sparsity)} sparse"
+    told = ""
+    if ablation.contrast is not None:
+        sentence = paper_pair_wording.contrast_sentence(ablation.contrast, "micro", "macro")
+        told = f'<p class="lead">{marked(sentence)}</p>'
+    title = f"{place}: {ablation.method} by {ablation.heading}"
+    return f"<h3>{title}</h3>{told}{pairs.ablation_table(ablation)}"
+
+
+def _variants(report: PaperReport) -> str:
+    if not report.variants and not report.variants_alone:
+        return ""
+    lead = (
+        "Cells of the paper under another recipe, beside the one that they are to be compared with. The "
+        "difference is taken seed by seed: its mean ± its standard error; shaded where its 95 % limits "
+        "(Student's t) leave out zero."
+    )
+    parts = [pairs.variant_part(variant, words.size(report, variant.task)) for variant in report.variants]
+    if report.variants_alone:
+        parts.append(
+            f'<p class="facts">{marked(paper_pair_wording.alone_sentence(report.variants_alone))}</p>'
+        )
+    return _section("variants", "The recipe, varied", lead, *parts)
 
 
 def _further(report: PaperReport) -> str:
     if not report.further:
         return ""
     lead = "Runs whose settings the paper prints no number for. The tolerance is the one they were judged by."
-    return _section("further", "Further runs", lead, tables.further_table(report.further))
+    return _section("further", "Further runs", lead, tables.further_table(report))
 
 
 def _group_accuracies(report: PaperReport) -> str:
@@ -146,8 +197,9 @@ def _group_accuracies(report: PaperReport) -> str:
     for task in dict.fromkeys(table.task for table in report.group_accuracies):
         own = [table for table in report.group_accuracies if table.task == task]
         shape = "pair" if len(own[0].names) <= BESIDE else ""
-        drawn = "".join(map(tables.group_accuracy_table, own))
-        title = escaped(words.task_title(task))
+        size = words.size(report, task)
+        drawn = "".join(tables.group_accuracy_table(table, size) for table in own)
+        title = escaped(words.task_title(task) + size)
         parts.append(f'<details><summary>{title}</summary><div class="{shape}">{drawn}</div></details>')
     return _section("group-accuracy", "Accuracy by group", lead, *parts)
 
@@ -161,10 +213,10 @@ def _unrun(report: PaperReport) -> str:
 def _table_4(report: PaperReport) -> str:
     title = "Table 4: the multipliers over time"
     if not report.traces:
-        said = (
-            "No multipliers were kept step by step; they would be drawn here from cifar100_multipliers.json."
-        )
-        return _section("table-4", title, said)
+        missing = "No multipliers were kept step by step; they would be drawn here from "
+        named = f"{missing}{CIFAR.dataset}_multipliers.json."
+        followed = any(summary.ran for summary in report.summaries if summary.task == CIFAR)
+        return _section("table-4", title, named) if followed else ""
     lead = (
         "A multiplier is the extra weight on one group's loss; it moves at every training step once pruning "
         "has ended. With a buffer it moves on the last outcomes of its group, without one on those of the "
@@ -175,7 +227,7 @@ def _table_4(report: PaperReport) -> str:
 
 
 def _classes(report: PaperReport) -> str:
-    dense = dense_models(report.dense)
+    dense = dense_models(report)
     if not dense and not report.groups:
         return ""
     lead = (
@@ -209,14 +261,14 @@ def _sources(report: PaperReport) -> str:
 def _page_data(report: PaperReport) -> dict[str, Any]:
     return {
         "unit": {"scale": 100, "digits": 1},
-        "groups": [_group_data(table) for table in report.groups],
+        "groups": [_group_data(table, words.size(report, table.task)) for table in report.groups],
         "rows": list(itertools.chain.from_iterable(map(_csv_rows, report.tables))),
     }
 
 
-def _group_data(table: GroupTable) -> dict[str, Any]:
+def _group_data(table: GroupTable, size: str) -> dict[str, Any]:
     return {
-        "title": f"{words.short_title(table.task)}, {words.sparsity(table.sparsity)} sparse",
+        "title": f"{words.short_title(table.task)}{size}, {words.sparsity(table.sparsity)} sparse",
         "tolerance": table.tolerance,
         "names": [short_name(name) for name in table.names],
         "methods": {split: [_gap_data(gaps) for gaps in table.methods[split]] for split in SPLITS},

@@ -19,6 +19,7 @@ from evenprune.paper_charts import (
     multiplier_curve,
     travel,
 )
+from evenprune.paper_comparison import PaperReport
 from evenprune.paper_fields import SPLITS
 from evenprune.paper_results import Dense, Trace
 
@@ -101,8 +102,9 @@ def _disparities(traces: Sequence[Trace], title: str) -> str:
 # --- the dense model ---
 
 
-def dense_models(dense: Sequence[Dense]) -> list[str]:
-    return [_dense(model) for model in _distinct(dense) if model.group_accuracy]
+def dense_models(report: PaperReport) -> list[str]:
+    shown = [model for model in _distinct(report.dense) if model.group_accuracy]
+    return [_dense(model, words.size(report, model.task)) for model in shown]
 
 
 def _distinct(dense: Sequence[Dense]) -> list[Dense]:
@@ -113,7 +115,7 @@ def _distinct(dense: Sequence[Dense]) -> list[Dense]:
     return list(found.values())
 
 
-def _dense(model: Dense) -> str:
+def _dense(model: Dense, size: str) -> str:
     told = [
         f"training data {100 * model.accuracy['train']:.2f} %",
         f"test data {100 * model.accuracy['test']:.2f} %",
@@ -124,7 +126,7 @@ def _dense(model: Dense) -> str:
     settings = ", ".join(f"{escaped(k)} = {escaped(short_name(v))}" for k, v in model.recipe.items())
     recipe = f'<p class="facts">Recipe: {settings}</p>' if settings else ""
     return (
-        f"<h3>The dense model: {escaped(words.short_title(model.task))}</h3>"
+        f"<h3>The dense model: {escaped(words.short_title(model.task) + size)}</h3>"
         f'<p class="facts tight">{"  ·  ".join(told)}</p><div class="panels">{pictures}</div>'
         f"{_level_table(model)}{recipe}"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from evenprune import paper_wording as words
-from evenprune.paper_ablations import Ablation, Further
+from evenprune.paper_ablations import Further
 from evenprune.paper_cells import Cell, Figure, Table
 from evenprune.paper_charts import Scale, escaped, floor_axis, floor_row, floor_scale, marked
 from evenprune.paper_comparison import PaperReport
@@ -19,6 +19,7 @@ HEADS = {
     "max_excess_gap": "max ψ",
 }
 SPLIT_WORDS = {"train": "Training data", "test": "Test data"}
+MOST_PIPS = 10
 Labelled = Sequence[tuple[str, Cell]]
 
 
@@ -36,55 +37,64 @@ def boxed(table: str, label: str, kind: str = "") -> str:
 # --- cells: here, paper, difference, noise floor ---
 
 
-def cells_table(rows: Labelled, label: str) -> str:
-    """The four lines of every cell, for both splits."""
-    heads = "".join(f'<th scope="col" class="{_first(m)}">{HEADS[m]}</th>' for _ in SPLITS for m in MEASURES)
+def cells_table(rows: Labelled, label: str, *more: str) -> str:
+    """The four lines of every cell, for both splits; `more` are further bodies."""
+    bodies = "".join([*(_cell(*row) for row in rows), *more])
+    return boxed(f'<table class="cells">{cells_head()}{bodies}</table>', label)
+
+
+def cells_head() -> str:
+    heads = "".join(f'<th scope="col" class="{first(m)}">{HEADS[m]}</th>' for _ in SPLITS for m in MEASURES)
     splits = "".join(f'<th scope="colgroup" colspan="3" class="first">{SPLIT_WORDS[s]}</th>' for s in SPLITS)
-    head = (
+    return (
         f'<thead><tr><th rowspan="2"><span class="sr">Line</span></th>{splits}</tr><tr>{heads}</tr></thead>'
     )
-    return boxed(f'<table class="cells">{head}{"".join(_cell(*row) for row in rows)}</table>', label)
 
 
-def _first(measure: str) -> str:
+def first(measure: str) -> str:
     return "first" if measure == "accuracy" else ""
 
 
 def _cell(label: str, cell: Cell) -> str:
     figures = [(m, cell.figures[split][m]) for split in SPLITS for m in MEASURES]
     lines = [
-        _line("here", [number(words.mean(f.here), words.deviation(f.here), _first(m)) for m, f in figures])
+        line("here", [number(words.mean(f.here), words.deviation(f.here), first(m)) for m, f in figures])
     ]
     if any(f.paper for _, f in figures):
         paper = [
-            number(words.printed_mean(f.paper), words.printed_deviation(f.paper), f"soft {_first(m)}")
+            number(words.printed_mean(f.paper), words.printed_deviation(f.paper), f"soft {first(m)}")
             for m, f in figures
         ]
-        lines.append(_line("paper", paper))
+        lines.append(line("paper", paper))
     if any(f.difference is not None for _, f in figures):
-        lines.append(_line("difference", [_difference(m, f) for m, f in figures]))
+        lines.append(line("difference", [_difference(m, f) for m, f in figures]))
     if any(f.floor for _, f in figures):
-        lines.append(_line("noise floor", [_floor(m, f) for m, f in figures]))
-    who = f'<th colspan="7" scope="rowgroup"><div><b>{marked(label)}</b>{_told(cell)}</div></th>'
+        lines.append(line("noise floor", [_floor(m, f) for m, f in figures]))
+    return cell_body(marked(label), _told(cell), lines)
+
+
+def cell_body(name: str, told: str, lines: Sequence[str]) -> str:
+    """The lines of a cell below its name and what is known of it."""
+    who = f'<th colspan="7" scope="rowgroup"><div><b>{name}</b>{told}</div></th>'
     return f'<tbody><tr class="who">{who}</tr>{"".join(lines)}</tbody>'
 
 
-def _line(name: str, cells: Sequence[str]) -> str:
-    return f'<tr class="{name.split()[-1]}"><th scope="row">{name}</th>{"".join(cells)}</tr>'
+def line(name: str, cells: Sequence[str], kind: str | None = None) -> str:
+    return f'<tr class="{kind or name.split()[-1]}"><th scope="row">{name}</th>{"".join(cells)}</tr>'
 
 
 def _difference(measure: str, figure: Figure) -> str:
     if figure.difference is None:
-        return number(MISSING, kind=_first(measure))
-    kind = f"{words.distance(figure)} {_first(measure)}"
+        return number(MISSING, kind=first(measure))
+    kind = f"{words.distance(figure)} {first(measure)}"
     return number(words.signed(figure.difference), words.errors(figure), kind)
 
 
 def _floor(measure: str, figure: Figure) -> str:
     if figure.floor is None:
-        return number("", kind=_first(measure))
+        return number("", kind=first(measure))
     low, high = words.COARSE.number(figure.floor.low), words.COARSE.number(figure.floor.high)
-    return number(words.COARSE.number(figure.floor.mean), f"{low}–{high}", _first(measure))
+    return number(words.COARSE.number(figure.floor.mean), f"{low}–{high}", first(measure))
 
 
 def _told(cell: Cell) -> str:
@@ -93,41 +103,46 @@ def _told(cell: Cell) -> str:
         return '<span class="fact">not run yet</span>'
     told = [f"{len(cell.seeds)} seed{'s' if len(cell.seeds) > 1 else ''}"]
     if cell.met is not None:
-        told.append(f"tolerance met: {words.tolerance_met(cell)} {pips(cell.met, len(cell.seeds))}")
+        told.append(f"tolerance met: {words.tolerance_met(cell)} {pips(cell)}")
+    if cell.worst is not None:
+        told.append(escaped(words.worst(cell.worst)))
     if cell.verdicts:
         told.append(f"test audits: {words.verdicts(cell.verdicts)}")
-    if cell.multiplier_sum is not None and cell.multiplier_sum.mean:
-        told.append(f"Σλ at the end {cell.multiplier_sum.mean:.2f}")
-    if cell.negative_weights is not None and cell.negative_weights.mean:
-        told.append(f"{cell.negative_weights.mean:,.0f} negative sample weights a run")
+    told += words.multipliers(cell)
     return "".join(f'<span class="fact">{part}</span>' for part in told)
 
 
-def pips(on: int, of: int) -> str:
-    marks = "".join(f'<i class="{"on" if i < on else ""}"></i>' for i in range(of)) if of <= 10 else ""
-    return f'<span class="pips" aria-hidden="true">{marks}</span>'
+def pips(cell: Cell) -> str:
+    """One circle a seed, in their order: filled where the tolerance was met."""
+    if cell.tolerance is None or len(cell.met_by_seed) > MOST_PIPS:
+        return ""
+    said = {one: words.seed_met(one, cell.tolerance) for one in cell.met_by_seed}
+    marks = "".join(f'<i class="{"on" if one.met else ""}" title="{text}"></i>' for one, text in said.items())
+    return f'<span class="pips" role="img" aria-label="{"; ".join(said.values())}">{marks}</span>'
 
 
-def sparsity_tables(tables: Sequence[Table]) -> str:
+def sparsity_tables(tables: Sequence[Table], size: str = "") -> str:
+    """`size` tells the size of the images where it is not the paper's."""
     parts = []
     for table in tables:
         limit = "" if table.tolerance is None else f", tolerance {words.points(table.tolerance)}"
-        title = f"{words.sparsity(table.sparsity)} sparse{limit}"
+        title = f"{words.sparsity(table.sparsity)} sparse{limit}{size}"
         rows = [(cell.method, cell) for cell in table.cells]
         parts.append(f"<h3>{title}</h3>{cells_table(rows, f'{words.short_title(table.task)}, {title}')}")
     return "".join(parts)
 
 
-def ablation_table(ablation: Ablation) -> str:
-    return cells_table(ablation.rows, ablation.heading)
+def further_table(report: PaperReport) -> str:
+    named = [(further_name(row, words.size(report, row.task)), row.cell) for row in report.further]
+    return cells_table(named, "Further runs")
 
 
-def further_table(rows: Sequence[Further]) -> str:
-    return cells_table([(further_name(row), row.cell) for row in rows], "Further runs")
-
-
-def further_name(row: Further) -> str:
-    parts = [words.short_title(row.task), words.method_name(row.cell.method), words.sparsity(row.sparsity)]
+def further_name(row: Further, size: str = "") -> str:
+    parts = [
+        words.short_title(row.task) + size,
+        words.method_name(row.cell.method),
+        words.sparsity(row.sparsity),
+    ]
     parts += [] if row.tolerance is None else [f"tolerance {100 * row.tolerance:g}"]
     parts += [] if row.buffer is None else [f"buffer {row.buffer}"]
     parts += [] if row.dual_lr is None else [f"dual step {row.dual_lr:g}"]
@@ -198,7 +213,7 @@ def _met(cell: Cell | None) -> str:
     if cell is None or cell.met is None:
         return f'<td class="num first">{MISSING}{paper}</td>'
     n = len(cell.seeds)
-    return f'<td class="num first">{pips(cell.met, n)}<b>{cell.met} of {n}</b>{paper}</td>'
+    return f'<td class="num first">{pips(cell)}<b>{cell.met} of {n}</b>{paper}</td>'
 
 
 # --- disparities beside the noise floor ---
@@ -232,53 +247,55 @@ def _floor_plot(method: str, figure: Figure, scale: Scale) -> str:
 
 
 def runtime_table(table: RuntimeTable) -> str:
-    has_paper = any(row.paper for row in table.rows)
-    paper_head = '<th scope="col" class="first">Paper, A100<small>median (min to max)</small></th>'
-    head = (
-        f'<thead><tr><th scope="col">Method</th>{paper_head if has_paper else ""}'
-        '<th scope="col" class="first">Here, one run alone</th>'
-        '<th scope="col" class="first">Here, in a fleet<small>time over runs</small></th></tr></thead>'
-    )
-    body = "".join(_runtime_row(row, has_paper) for row in table.rows)
-    return boxed(f'<table class="times">{head}<tbody>{body}</tbody></table>', "Wall-clock")
+    """A row for each method; columns that nobody has are left out."""
+    times = [time for row in table.rows for time in (*row.alone, *row.fleets)]
+    devices = {time.device for time in times}
+    shown = {
+        "Paper, A100<small>median (min to max)</small>": any(row.paper for row in table.rows),
+        "Here, one run alone": any(time.fleet == 1 for time in times),
+        "Here, in a fleet<small>time over runs</small>": any(time.fleet > 1 for time in times),
+    }
+    heads = "".join(f'<th scope="col" class="first">{head}</th>' for head, there in shown.items() if there)
+    body = "".join(_runtime_row(row, list(shown.values()), len(devices) > 1) for row in table.rows)
+    head = f'<thead><tr><th scope="col">Method</th>{heads}</tr></thead>'
+    kind = "times beside" if any(time.ratio is not None for time in times) else "times"
+    return boxed(f'<table class="{kind}">{head}<tbody>{body}</tbody></table>', "Wall-clock", "fit")
 
 
-def _runtime_row(row: RuntimeRow, has_paper: bool) -> str:
+def _runtime_row(row: RuntimeRow, shown: Sequence[bool], devices: bool) -> str:
     paper = number(MISSING, kind="first soft")
     if row.paper:
         paper = number(
             f"{row.paper.median:,.0f} s", f"({row.paper.low:,.0f} to {row.paper.high:,.0f})", "first soft"
         )
-    cells = "".join(_timings(times) for times in (row.alone, row.fleets))
-    name = marked(words.method_name(row.method))
-    return f'<tr><th scope="row">{name}</th>{paper if has_paper else ""}{cells}</tr>'
+    cells = [paper, *(_timings(times, devices) for times in (row.alone, row.fleets))]
+    there = "".join(cell for cell, wanted in zip(cells, shown, strict=True) if wanted)
+    return f'<tr><th scope="row">{marked(words.method_name(row.method))}</th>{there}</tr>'
 
 
-def _timings(times: Sequence[Timing]) -> str:
+def _timings(times: Sequence[Timing], devices: bool) -> str:
     if not times:
         return number(MISSING, kind="first")
-    return f'<td class="num first">{"".join(_timing(time) for time in times)}</td>'
+    return f'<td class="num first">{"".join(_timing(time, devices) for time in times)}</td>'
 
 
-def _timing(time: Timing) -> str:
+def _timing(time: Timing, devices: bool) -> str:
+    """`devices`: whether to name the device, as there are several."""
     ratio = "" if time.ratio is None else f" <em>{words.faster(time.ratio)}</em>"
-    size = "" if time.fleet == 1 else f"fleet of {time.fleet}, "
     at = "several sparsities" if time.sparsity is None else words.sparsity(time.sparsity)
-    runs = f"{time.runs} run{'s' if time.runs > 1 else ''}"
-    return (
-        f'<div class="timing"><b>{words.seconds(time.median)}</b>{ratio}'
-        f"<small>{size}{runs}, {at}, {escaped(time.device)}</small></div>"
-    )
+    told = [words.timing_of(time), at, *([escaped(time.device)] if devices else [])]
+    seconds = f"<b>{words.seconds(time.median)}</b>{ratio}"
+    return f'<div class="timing"><small>{", ".join(told)}</small>{seconds}</div>'
 
 
 # --- groups ---
 
 
-def group_accuracy_table(table: GroupAccuracy) -> str:
+def group_accuracy_table(table: GroupAccuracy, size: str) -> str:
     heads = "".join(f'<th scope="col" class="first">{escaped(name)}</th>' for name in table.names)
     body = "".join(_group_row(method, figures) for method, figures in table.rows)
     head = f'<thead><tr><th scope="col">Method</th>{heads}</tr></thead>'
-    title = f"{SPLIT_WORDS[table.split]}, {words.sparsity(table.sparsity)} sparse"
+    title = f"{SPLIT_WORDS[table.split]}, {words.sparsity(table.sparsity)} sparse{size}"
     table_html = boxed(f'<table class="groups">{head}<tbody>{body}</tbody></table>', title)
     return f"<div><h3>{title}</h3>{table_html}</div>"
 

@@ -1,6 +1,6 @@
 """Results files of the paper's experiments: read, checked, all problems at once. Fractions throughout.
 
-A file holds {"runs": [...], "dense": {...}}, or {"traces": [...]} with the multipliers step by step.
+A file holds {"runs": [...], "dense": {...}, "timings": [...]}, or {"traces": [...]}: multipliers by step.
 """
 
 import json
@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from evenprune.paper_fields import (
+    LISTS,
     MEASURES,
     SPLITS,
     Json,
     at,
-    dense_problems,
-    note_problems,
-    run_problems,
-    timing_problems,
-    trace_problems,
+    document_problems,
+    listed,
 )
+from evenprune.paper_files import kind_of, of_another_study
 from evenprune.tally import InputProblems
-from evenprune.wording import shorten, visible
+from evenprune.wording import visible
 
-FOLDER = Path("paper") / "results"
+EPOCHS = 60  # of every run in the paper's tables
 PLAIN = (
     "tolerance", "dual_lr", "buffer", "seconds", "fleet", "negative_weights", "multiplier_sum", "commit",
-    "image_size",
+    "image_size", "recipe", "epochs",
 )  # fields of a run that stay as they are  # fmt: skip
 MOST_PROBLEMS = 40  # lines of one error
+COUNTED_AS = {"NFT + ES": "NFT"}  # an earlier iterate of the same training
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Run:
     buffer: int | None = None
     overall: str = "micro"  # groups by their frequency; "macro": all alike, as the paper's published code
     image_size: int | None = None  # side in pixels
+    recipe: str | None = None  # None: that of the tables
+    epochs: int | None = None
     figures: Mapping[str, Mapping[str, float]]  # split -> measure -> fraction
     group_accuracy: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     changes: Mapping[str, Changes] = field(default_factory=dict)
@@ -80,10 +82,24 @@ class Run:
     commit: str | None = None
 
     @property
-    def settings(self) -> tuple[Any, ...]:
-        """All that was chosen but the seed."""
+    def cell(self) -> tuple[Any, ...]:
+        """All that was chosen but the seed and the recipe."""
         chosen = (self.tolerance, self.buffer, self.dual_lr, self.overall)
         return (self.task, self.sparsity, self.method, *chosen)
+
+    @property
+    def length(self) -> int:
+        return int(self.epochs or EPOCHS)
+
+    @property
+    def varied(self) -> bool:
+        """Whether it is trained in another way than the runs of the tables."""
+        return self.recipe is not None or self.length != EPOCHS
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All that was chosen but the seed."""
+        return (*self.cell, self.recipe, self.length)
 
     @property
     def alone(self) -> bool:
@@ -96,7 +112,10 @@ class Run:
         step = "" if self.dual_lr is None else f", dual step {self.dual_lr:g}"
         share = f"{100 * self.sparsity:g} %"
         whole = "" if self.overall == "micro" else f", overall {self.overall}"
-        return f"{self.task.dataset} {self.method}, {share}, seed {self.seed}{tolerance}{ring}{step}{whole}"
+        way = "" if self.recipe is None else f", recipe {visible(self.recipe)}"
+        way += "" if self.length == EPOCHS else f", {self.length} epochs"
+        told = f"{tolerance}{ring}{step}{whole}{way}"
+        return f"{self.task.dataset} {self.method}, {share}, seed {self.seed}{told}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +159,18 @@ class Timed:
     fleet: int
     seconds: float
     device: str
+    by_itself: bool = False  # run for its time alone
+    mixed: bool | None = False  # whether other methods were in its fleet; None: not known
+    epochs: int = EPOCHS  # what was run; the seconds are those of 60
+    warm: bool = False  # its kernels were compiled before
+    compiled: str | None = None  # by torch.compile: "True", "False", or as usual
 
 
 @dataclass(frozen=True)
 class Results:
     runs: tuple[Run, ...] = ()
-    timed: tuple[Timed, ...] = ()  # the runs' times, and what was run for its time alone
+    variants: tuple[Run, ...] = ()  # of another recipe than the tables
+    timed: tuple[Timed, ...] = ()  # what was run for its time alone
     dense: tuple[Dense, ...] = ()
     traces: tuple[Trace, ...] = ()
     notes: tuple[str, ...] = ()  # what the files say of themselves
@@ -181,6 +206,11 @@ def _changes(value: Json) -> Changes:
     return Changes(*(_ints(value[what]) for what in ("samples", "broke", "fixed")))
 
 
+def _versions(document: Json) -> dict[str, str]:
+    given = document.get("versions") or {}
+    return {key: visible(value) for key, value in given.items() if value not in (None, "")}
+
+
 def _run(document: Json) -> Run:
     return Run(
         task=_task(document),
@@ -191,7 +221,7 @@ def _run(document: Json) -> Run:
         figures={s: {m: float(document[s][m]) for m in MEASURES} for s in SPLITS},
         group_accuracy=_per_split(document, "group_accuracy", _floats),
         changes=_per_split(document, "changes", _changes),
-        versions={key: visible(value) for key, value in (document.get("versions") or {}).items() if value},
+        versions=_versions(document),
         **{key: document.get(key) for key in PLAIN},
     )
 
@@ -217,19 +247,22 @@ def _trace(document: Json) -> Trace:
     return Trace(method=_spelled(document["method"]), sparsity=round(document["sparsity"], 6), **values)
 
 
-def _timed_run(run: Run) -> Timed | None:
-    if run.seconds is None:
-        return None
-    device = run.versions.get("device", "?")
-    return Timed(run.task, run.method, run.sparsity, run.fleet or 1, run.seconds, device)
-
-
 def _timed(document: Json, task: Task) -> Timed:
     """A run for its time alone; a shorter one says what 60 epochs would take."""
     seconds = document.get("seconds_per_60_epochs") or document["seconds"]
-    device = visible((document.get("versions") or {}).get("device") or "?")
-    sparsity = round(document["sparsity"], 6)
-    return Timed(task, _spelled(document["method"]), sparsity, int(document["fleet"]), float(seconds), device)
+    versions = _versions(document)
+    return Timed(
+        task,
+        _spelled(document["method"]),
+        round(document["sparsity"], 6),
+        int(document["fleet"]),
+        float(seconds),
+        versions.get("device", "?"),
+        by_itself=True,
+        epochs=int(document.get("epochs") or EPOCHS),
+        warm=document.get("compiled") == "warm",
+        compiled=versions.get("compile"),
+    )
 
 
 def _served(document: Json, runs: Sequence[Run]) -> list[Task]:
@@ -241,37 +274,6 @@ def _served(document: Json, runs: Sequence[Run]) -> list[Task]:
 # --- files ---
 
 
-def default_files(folder: Path = FOLDER) -> list[Path]:
-    """Every results file in the folder; other JSON files there are left alone."""
-    if not folder.is_dir():
-        raise InputProblems(
-            [f"there is no folder {folder} here: run the paper's experiments first, or name results files"]
-        )
-    wanted = [path for path in sorted(folder.glob("*.json")) if _may_hold_results(path)]
-    if not wanted:
-        raise InputProblems([f'{folder} holds no results: no *.json file there has a list named "runs"'])
-    return wanted
-
-
-def with_traces(files: Sequence[Path]) -> list[Path]:
-    """The files, and beside each X.json the multipliers X_multipliers.json, if they are there."""
-    beside = [path.with_name(f"{path.stem}_multipliers.json") for path in files]
-    return list(dict.fromkeys([*files, *(path for path in beside if path.is_file())]))
-
-
-def _may_hold_results(path: Path) -> bool:
-    """Also where it cannot be read: `read` then says why."""
-    try:
-        return _kind(json.loads(path.read_text(encoding="utf-8"))) is not None
-    except (OSError, ValueError, RecursionError):
-        return True
-
-
-def _kind(document: Any) -> str | None:
-    kinds = ("runs", "traces")
-    return next((k for k in kinds if isinstance(document, dict) and isinstance(document.get(k), list)), None)
-
-
 def read(files: Sequence[Path]) -> Results:
     """All runs of all files, in an order that does not hang on theirs; refuses whatever is wrong at once."""
     parts, problems = [], list[str]()
@@ -281,15 +283,15 @@ def read(files: Sequence[Path]) -> Results:
         problems += found
     runs = sorted((run for part in parts for run in part.runs), key=order)
     if not problems:
-        places = [(run, f"{p.files[0]}: run {i}") for p in parts for i, run in enumerate(p.runs, start=1)]
-        problems = _duplicates(places)
+        problems = _duplicates(parts)
         if not runs:
             names = ", ".join(map(str, files)) or "nothing was given"
             problems.append(f"there are no runs to report ({names})")
     if problems:
         raise InputProblems(_few(problems))
     return Results(
-        runs=tuple(runs),
+        runs=tuple(run for run in runs if not run.varied),
+        variants=tuple(run for run in runs if run.varied),
         timed=tuple(timed for part in parts for timed in part.timed),
         dense=tuple(dense for part in parts for dense in part.dense),
         traces=tuple(trace for part in parts for trace in part.traces),
@@ -311,52 +313,32 @@ def _read_file(path: Path) -> tuple[Results, list[str]]:
         return nothing, [f"{said} cannot be read: {error.strerror or error}"]
     except (ValueError, RecursionError) as error:
         return nothing, [f"{said} is no JSON: {error}"]
-    if _kind(document) is None:
+    if kind_of(document) is None:
         return nothing, [f'{said} is no results file: it has no list named "runs", nor one named "traces"']
+    if of_another_study(listed(document.get("runs"))):
+        return nothing, [
+            f"{said} is of no table of the paper: none of its runs names a target. The study beyond the "
+            "paper has a page of its own (python paper/beyond.py page)"
+        ]
     return _checked(document, path)
 
 
 def _checked(document: Json, path: Path) -> tuple[Results, list[str]]:
-    said, problems = visible(path), list[str]()
-    runs, traces, dense, timings = (
-        _listed(document.get(key)) for key in ("runs", "traces", "dense", "timings")
-    )
-    for i, run in enumerate(runs, start=1):
-        problems += [f"{said}: run {i}{_brief(run)}: {problem}" for problem in run_problems(run)]
-    for i, trace in enumerate(traces, start=1):
-        problems += [f"{said}: trace {i}: {p}" for p in trace_problems(trace)]
-    for i, timing in enumerate(timings, start=1):
-        problems += [f"{said}: timing {i}: {p}" for p in timing_problems(timing)]
-    for model in dense:
-        problems += [f"{said}: dense: {p}" for p in dense_problems(model)]
-    problems += [f"{said}: {problem}" for problem in note_problems(document)]
+    nothing, problems = Results(files=(str(path),)), document_problems(document)
     if problems:
-        return Results(files=(str(path),)), problems
+        return nothing, [f"{visible(path)}: {problem}" for problem in problems]
+    runs, traces, dense, timings = (listed(document.get(key)) for key in LISTS)
     made = tuple(map(_run, runs))
+    usual = [run for run in made if not run.varied]
+    of_tables = [timing for timing in timings if timing.get("recipe") is None]
     return Results(
         runs=made,
-        timed=(
-            *(timed for run in made if (timed := _timed_run(run))),
-            *(_timed(timing, task) for timing in timings for task in _served(timing, made)[:1]),
-        ),
+        timed=tuple(_timed(timing, task) for timing in of_tables for task in _served(timing, usual)[:1]),
         dense=tuple(_dense(model, task) for model in dense for task in _served(model, made)),
         traces=tuple(map(_trace, traces)),
         notes=(document["note"],) if document.get("note") else (),
         files=(str(path),),
     ), []
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _brief(run: Any) -> str:
-    """Which run it is, as far as it says so."""
-    known = [at(run, key) for key in ("method", "sparsity", "seed")]
-    words = [
-        f"{word}{value}" for word, value in zip(("", "", "seed "), known, strict=True) if value is not None
-    ]
-    return f" ({visible(shorten(', '.join(words), 60))})" if words else ""
 
 
 def order(run: Run) -> tuple[Any, ...]:
@@ -365,14 +347,16 @@ def order(run: Run) -> tuple[Any, ...]:
     numbers = [
         (value is not None, value or 0) for value in (run.tolerance, run.buffer, run.dual_lr, run.fleet)
     ]
-    return (*task, run.sparsity, run.method, run.seed, *numbers, run.overall)
+    return (*task, run.sparsity, run.method, run.seed, *numbers, run.overall, run.recipe or "", run.length)
 
 
-def _duplicates(runs: Sequence[tuple[Run, str]]) -> list[str]:
+def _duplicates(parts: Iterable[Results]) -> list[str]:
     """The same settings and seed twice; one run alone and one in a fleet are two measurements of time."""
     places: dict[tuple[Any, ...], list[tuple[Run, str]]] = {}
-    for run, place in runs:
-        places.setdefault((*run.settings, run.seed, run.alone), []).append((run, place))
+    for part in parts:
+        for i, run in enumerate(part.runs, start=1):
+            key = (*run.settings, run.seed, run.alone)
+            places.setdefault(key, []).append((run, f"{part.files[0]}: run {i}"))
     return [
         f"the same run occurs {len(same)} times ({same[0][0].name}): "
         f"{'; '.join(visible(place) for _, place in same)}. Keep one, or name the files to report"

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from evenprune.paper_cells import Cell, Figure, Spread
+from evenprune.paper_cells import Cell, Figure, SeedMet, Spread, WorstGroup
 from evenprune.paper_comparison import MadeWith, PaperReport, Summary
 from evenprune.paper_printed import IMAGE_SIZES, Number
-from evenprune.paper_results import Task
-from evenprune.wording import MISSING, Unit, visible
+from evenprune.paper_results import EPOCHS, Task
+from evenprune.paper_runtimes import Timing
+from evenprune.wording import MISSING, Unit, shorten, visible
 
 POINTS = Unit(noun="accuracy", scale=100, digits=2, word=" points")
 COARSE = Unit(noun="accuracy", scale=100, digits=1, word=" points")
@@ -114,6 +115,65 @@ def tolerance_met(cell: Cell) -> str:
     return f"{cell.met} of {len(cell.seeds)} seeds{told}"
 
 
+def seed_met(one: SeedMet, tolerance: float) -> str:
+    """ "seed 0: 2.29 > 2", with as many digits as keep the two apart."""
+    value, limit = 100 * one.max_excess_gap, 100 * tolerance
+    digits = next((d for d in (2, 3, 4) if one.met or round(value, d) > limit), 5)
+    text = f"{value:.{digits}f}".replace("-", "−")
+    return f"seed {one.seed}: {text} {'≤' if one.met else '>'} {limit:g}"
+
+
+def times(value: float) -> str:
+    """How often the tolerance: "7.3 × ε", "0.92 × ε"."""
+    return f"{value:.{1 if value >= 0.995 else 2}f} × ε"
+
+
+def worst(group: WorstGroup) -> str:
+    """ "worst on train: Others (5 of 5 seeds), 7.3 × ε; paper: Others, 8.2 × ε"."""
+    here = [f"{shorten(visible(group.name), 40)} ({group.seeds} of {group.of} seeds)"]
+    here += [] if group.multiple is None else [times(group.multiple)]
+    theirs = [" or ".join(shorten(visible(name), 40) for name in group.paper)] if group.paper else []
+    theirs += [] if group.paper_multiple is None else [times(group.paper_multiple)]
+    paper = f"; paper: {', '.join(theirs)}" if theirs else ""
+    return f"worst on train: {', '.join(here)}{paper}"
+
+
+def multipliers(cell: Cell) -> list[str]:
+    """The multipliers' sum at the end, and what is known of it before; the negative weights of all steps."""
+    said = []
+    end, negative = cell.multiplier_sum, cell.negative_weights
+    if end is not None and end.mean:
+        said.append(f"Σλ at the end {end.mean:.2f}{_above_one(cell, end)}")
+    if negative is not None and negative.mean:
+        few = negative.mean < 10  # a rare one is not none
+        number = f"{negative.mean:.1f}" if few else f"{negative.mean:,.0f}"
+        said.append(f"{number} negative sample weights a run, all steps counted")
+    return said
+
+
+def _above_one(cell: Cell, end: Spread) -> str:
+    """True whatever the data: CEAG's weights are negative only at steps whose multipliers sum to over 1."""
+    if not cell.above_one:
+        return ""
+    when = "earlier" if max(end.values) <= 1 else "at times"
+    return f", above 1 {when} in {cell.above_one} of {len(cell.seeds)} seeds"
+
+
+def timing_of(time: Timing) -> str:
+    """Whose time it is: "25 runs of this method", "mixed fleet of 35"."""
+    if time.fleet == 1:
+        said = "one run alone" if time.runs == 1 else f"{time.runs} runs, each alone"
+    elif time.mixed is False:
+        said = f"{time.fleet} runs of this method"
+    else:
+        said = f"{'mixed ' if time.mixed else ''}fleet of {time.fleet}"
+    if time.by_itself and time.fleet > 1 and time.runs > 1:
+        said += f", timed {time.runs} times"
+    said += {"True": ", torch.compile", "False": ", no torch.compile"}.get(time.compiled or "", "")
+    said += ", kernels compiled before" if time.warm else ""
+    return said if time.epochs == EPOCHS else f"{said}, scaled from {time.epochs or 'fewer'} epochs"
+
+
 def listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
@@ -147,6 +207,21 @@ def size_note(report: PaperReport, task: Task) -> str:
     """To begin a paragraph with; empty if the images are as large as the paper's."""
     own = [summary for summary in report.summaries if summary.task == task and summary.image_sizes]
     return f"Made with {_sizes(own[0])}. " if own else ""
+
+
+def size(report: PaperReport, task: Task) -> str:
+    """To end a heading with: " (128 px, the paper 200)"; empty if the images are as large as the paper's.
+
+    A task that the paper has no table of is told by its data set.
+    """
+    known = [summary for summary in report.summaries if summary.task == task]
+    known = known or [summary for summary in report.summaries if summary.task.dataset == task.dataset]
+    found = sorted({side for summary in known for side in summary.image_sizes})
+    if not found:
+        return ""
+    paper = IMAGE_SIZES.get(task.dataset)
+    told = "" if paper is None else f", the paper {paper}"
+    return f" ({listed([str(side) for side in found])} px{told})"
 
 
 def _size_sentences(ran: Sequence[Summary]) -> list[str]:
@@ -184,12 +259,13 @@ def _feasible_sentence(summary: Summary) -> str:
 
 def made_with(made: MadeWith) -> list[str]:
     """Facts, one a line."""
-    facts = [f"{made.runs:,} runs"]
+    shared = made.trainings < made.runs
+    facts = [f"{made.runs:,} runs" + (f" from {made.trainings:,} trainings" if shared else "")]
     if made.seconds is not None:
         facts.append(f"{duration(made.seconds)} of computing")
     if made.paper_seconds is not None:
         facts.append(
-            f"{made.timed_alike} of them would take {duration(made.paper_seconds)} "
+            f"{made.timed_alike} of these would take {duration(made.paper_seconds)} "
             "at the paper's median times on an A100"
         )
     facts += [counted(made.devices)] if made.devices else []

@@ -1,179 +1,20 @@
-"""What is constrained, as values: a `Method` per run, and the `Plan` of a fleet of runs as tensors."""
+"""The `Plan` of a fleet: the methods of all runs as tensors, and what a fleet of methods asks of the data."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenprune.method import Method
 from evenprune.reference import DenseReference
 
 MOST_GROUPS_FOR_PAIRS = 1000  # a million multipliers per run
-FOLDS = "folds"  # as multipliers_on: the training samples, each answered by models that never saw it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """What is constrained, how it is estimated, how the multipliers move. `methods` has one for each name."""
-
-    name: str
-    measure: Literal["accuracy", "loss"] = "accuracy"
-    against_dense: bool = True
-    rows: Literal["none", "mean", "extremes", "pairs", "dro"] = "mean"
-    kind: Literal["at_most", "equal", "absolute", "two_sided"] = "at_most"
-    estimator: Literal["none", "batch", "ring", "table", "pass"] = "ring"
-    tolerance: float = 0.0
-    dual_lr: float = 0.0
-    k: int = 40
-    overall: Literal["micro", "macro"] = "micro"
-    negative: Literal["clip", "keep"] = "clip"
-    mean: Literal["lagrangian", "detached"] = "lagrangian"
-    side: Literal["estimate", "batch"] = "estimate"  # of kind="absolute": whose sign the primal takes
-    dual: Literal["sgd", "nupi"] = "sgd"
-    kp: float = 0.0
-    ki: float = 1.0
-    nu: float = 0.0
-    # A split that neither model trains on, or "folds" (see folds.py); None: the training batches.
-    multipliers_on: str | None = None
-    refresh: int = 0  # of estimator="pass": steps between full passes over that split
-    caution: float = 0.0  # standard errors by which a gap must be off before its multiplier moves
-    distill: float = 0.0  # share of the dense model's soft labels in the loss
-    temperature: float = 4.0  # of those soft labels
-    focus: float = 0.0  # power of 1 - p, p the dense model's probability of the right answer, as a weight
-    floor: float = 0.0  # added to that weight
-    sampling: Literal["uniform", "balanced"] = "uniform"  # balanced: every group as often as any other
-    keep: Literal["last", "best", "feasible"] = "last"
-    keep_on: str | None = None
-    importance: Literal["magnitude", "fairgrape", "fairgrape_fast"] = "magnitude"  # which weights go last
-
-    def __post_init__(self) -> None:
-        wrong = _wrong_words(self) + _wrong_numbers(self)
-        if wrong:
-            raise ValueError(f"Method {self.name!r}: " + "; ".join(wrong) + ".")
-        none = self.rows == "none"
-        rules = (
-            (
-                self.tolerance >= 0,
-                f"tolerance is {self.tolerance}; a fraction (0.01: one point), not negative",
-            ),
-            (self.dual_lr >= 0, f"dual_lr is {self.dual_lr}; it must not be negative"),
-            (self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
-            (0 <= self.nu < 1, f"nu is {self.nu}; it must lie in [0, 1)"),
-            (none == (self.estimator == "none"), f"rows={self.rows!r} with estimator={self.estimator!r}"),
-            (
-                self.kind != "equal" or self.tolerance == 0,
-                f"an equality has no tolerance, got {self.tolerance}",
-            ),
-            (
-                self.kind == "at_most" or self.rows in ("mean", "none"),
-                f"kind={self.kind!r} needs rows='mean'; rows={self.rows!r} takes kind='at_most'",
-            ),
-            (
-                self.dual == "nupi" or (self.kp, self.ki, self.nu) == (0, 1, 0),
-                "kp, ki and nu belong to dual='nupi'",
-            ),
-            (
-                self.side == "estimate"
-                or (self.kind, self.measure, self.against_dense) == ("absolute", "loss", False),
-                "side='batch' belongs to kind='absolute', measure='loss', against_dense=False",
-            ),
-            (
-                (self.keep != "last") == (self.keep_on is not None),
-                f"keep={self.keep!r} needs keep_on, the name of a split; keep='last' takes none",
-            ),
-            (
-                self.keep != "feasible"
-                or (self.rows, self.kind, self.measure) == ("mean", "at_most", "accuracy"),
-                "keep='feasible' judges by ψ ≤ tolerance: rows='mean', kind='at_most', measure='accuracy'",
-            ),
-            *self._primal_rules(),
-            *self._heldout_rules(),
-        )
-        broken = [problem for holds, problem in rules if not holds]
-        if broken:
-            raise ValueError(f"Method {self.name!r}: " + "; ".join(broken) + ".")
-
-    def _primal_rules(self) -> tuple[tuple[bool, str], ...]:
-        return (
-            (0 <= self.distill <= 1, f"distill is {self.distill}; it must lie in [0, 1]"),
-            (self.temperature > 0, f"temperature is {self.temperature}; it must be positive"),
-            (self.focus >= 0, f"focus is {self.focus}; it must not be negative"),
-            (self.floor >= 0, f"floor is {self.floor}; it must not be negative"),
-            (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
-            (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
-        )
-
-    def _heldout_rules(self) -> tuple[tuple[bool, str], ...]:
-        apart, constrained = self.multipliers_on is not None, self.rows not in ("none", "dro")
-        return (
-            (not apart or constrained, f"multipliers_on needs multipliers; rows={self.rows!r} has none"),
-            (self.refresh >= 0, f"refresh is {self.refresh}; it must not be negative"),
-            (
-                (self.estimator == "pass") == (self.refresh > 0),
-                f"estimator={self.estimator!r} with refresh={self.refresh}: full passes need the steps "
-                "from one to the next, other estimators take none",
-            ),
-            (self.estimator != "pass" or apart, "estimator='pass' needs multipliers_on, the name of a split"),
-            (self.caution >= 0, f"caution is {self.caution}; it must not be negative"),
-            (
-                self.caution == 0 or (self.estimator, self.measure) == ("pass", "accuracy"),
-                "caution needs estimator='pass' and measure='accuracy'",
-            ),
-            (
-                self.caution == 0 or (self.rows, self.kind, self.overall) == ("mean", "at_most", "micro"),
-                "caution belongs to rows='mean' with kind='at_most' and overall='micro'",
-            ),
-            (
-                not self.cross_fitted or self.estimator == "pass",
-                f"multipliers_on={FOLDS!r} needs estimator='pass' and refresh, the steps between passes",
-            ),
-            (
-                not self.cross_fitted or self.importance == "magnitude",
-                f"multipliers_on={FOLDS!r} with importance={self.importance!r}, which looks at all samples; "
-                "take 'magnitude'",
-            ),
-        )
-
-    @property
-    def cross_fitted(self) -> bool:
-        """Whether its multipliers follow the training samples, each answered by a companion run."""
-        return self.multipliers_on == FOLDS
-
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether it takes the dense model's answers to every training sample."""
-        return self.distill > 0 or self.focus > 0
-
-
-def _wrong_words(method: Method) -> list[str]:
-    """Choices that do not exist: a misspelt one would otherwise mean another method."""
-    hints = get_type_hints(Method).items()
-    words = {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
-    return [
-        f"{name} is {getattr(method, name)!r}; choose {' or '.join(map(repr, allowed))}"
-        for name, allowed in words.items()
-        if getattr(method, name) not in allowed
-    ]
-
-
-def _wrong_numbers(method: Method) -> list[str]:
-    names = ("tolerance", "dual_lr", "kp", "ki", "nu", "caution", "distill", "temperature", "focus", "floor")
-    floats = {name: getattr(method, name) for name in names}
-    wrong = [
-        f"{name} is {value!r}; give a finite number"
-        for name, value in floats.items()
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-    ]
-    if isinstance(method.k, bool) or not isinstance(method.k, int):
-        wrong.append(f"k is {method.k!r}; a whole number of at least 1")
-    if isinstance(method.refresh, bool) or not isinstance(method.refresh, int):
-        wrong.append(f"refresh is {method.refresh!r}; a whole number of steps")
-    return wrong
+State = dict[str, Tensor]  # of the constraints; every tensor has the run axis first
 
 
 @dataclass(frozen=True)
@@ -213,6 +54,7 @@ class PerRun:
     nu: Tensor
     k: Tensor
     caution: Tensor
+    dead_zone: Tensor
     refresh: Tensor
     distill: Tensor
     temperature: Tensor
@@ -237,8 +79,12 @@ class PerRun:
     balanced: Switch
     heldout: Switch  # the multipliers follow another split
     passes: Switch  # … from full passes over it
+    cautious: Switch  # limits of ψ move them, not the estimate
+    lower: Switch  # … always the lower one
+    resting: Switch  # there is a dead zone
     distilled: Switch
     focused: Switch
+    corrected: Switch  # soft labels of the dense model where it is right
 
     @classmethod
     def of(cls, methods: Sequence[Method], dtype: torch.dtype) -> PerRun:
@@ -253,6 +99,7 @@ class PerRun:
             nu=column([m.nu for m in methods], dtype),
             k=column([m.k for m in methods], torch.int64),
             caution=column([m.caution for m in methods], dtype),
+            dead_zone=column([m.dead_zone for m in methods], dtype),
             refresh=column([float(max(m.refresh, 1)) for m in methods], dtype),
             distill=column([m.distill for m in methods], dtype),
             temperature=column([m.temperature for m in methods], dtype),
@@ -277,8 +124,12 @@ class PerRun:
             balanced=Switch.of([m.sampling == "balanced" for m in methods]),
             heldout=Switch.of([m.multipliers_on is not None for m in methods]),
             passes=Switch.of([m.estimator == "pass" for m in methods]),
+            cautious=Switch.of([m.caution > 0 for m in methods]),
+            lower=Switch.of([m.moves_on == "lower" for m in methods]),
+            resting=Switch.of([m.dead_zone > 0 for m in methods]),
             distilled=Switch.of([m.distill > 0 for m in methods]),
             focused=Switch.of([m.focus > 0 for m in methods]),
+            corrected=Switch.of([m.targets == "corrected" for m in methods]),
         )
 
 
@@ -295,7 +146,6 @@ class Plan:
     families: frozenset[str]
     outcome_dtype: torch.dtype  # int8 if every method looks at accuracy
     nupi: bool
-    cautious: bool
     dense: Tensor  # [runs, groups + 1] dense accuracy or loss; the last column: samples without a label
     dense_overall: Tensor  # [runs, 1]
     group_samples: Tensor  # [runs, groups + 1] of the samples that the multipliers follow
@@ -339,7 +189,6 @@ class Plan:
             families=frozenset(family for method in methods for family in families_of(method)),
             outcome_dtype=dtype if reads_loss else torch.int8,
             nupi=any(method.dual == "nupi" for method in methods),
-            cautious=any(method.caution > 0 for method in methods),
             dense=torch.stack(dense).to(dtype),
             dense_overall=torch.tensor(overall, dtype=dtype).unsqueeze(1),
             group_samples=counts,
@@ -434,7 +283,8 @@ def slow_rings(methods: Sequence[Method], reference: DenseReference) -> list[str
     k = longest_training_ring(methods)
     return [
         f'Group "{name}" has {int(number)} training sample{"s" * (number != 1)}; a ring of {k} fills only '
-        f"after about {k / number:.0f} epochs. Merge groups, lower k, or use the table estimator."
+        f"after {f'about {k / number:.0f} epochs' if k >= 1.5 * number else 'more than one epoch'}. Merge "
+        "groups, lower k, or use the table estimator."
         for name, number in zip(reference.names, reference.samples.tolist(), strict=True)
         if 0 < number < k
     ]

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 # What prune reads its data by; a built-in experiment has data of its own.
 OF_DATA = (
     "test", "bin", "merge_below", "table", "label", "path", "split", "classes", "numeric", "categorical",
-    "ignore", "test_share", "image_size", "corrupt", "cache",
+    "ignore", "test_share", "heldout_share", "image_size", "corrupt", "cache",
 )  # fmt: skip
+OF_HELDOUT = ("select", "class_bias")  # what needs a held-out split, which no built-in experiment has
+OTHER_NAMES = {"test": ["--audit"]}
 
 
 SEPARATED = (
@@ -38,12 +40,14 @@ def _flag(of: "Field[Any]", hint: Any, *, own_defaults: bool) -> tuple[str, Any,
     """A field of Experiment as a flag. Flags that are not given are None, so that presets can fill them."""
     several = hint == tuple[str, ...]
     kind: Any = list[str] if several else str if of.name == "seeds" else hint
+    names = [f"--{of.name.replace('_', '-')}", *OTHER_NAMES.get(of.name, [])]
     text = of.metadata["help"]
-    if own_defaults and of.default not in ("", (), None):
+    if own_defaults and of.default not in ("", (), None, False):
         default: Any = of.default
         shown = "1" if of.name == "seeds" else " ".join(default) if several else str(default)
         text = f"{text.removesuffix('.')} ({shown})."
-    option = typer.Option(f"--{of.name.replace('_', '-')}", help=text, metavar=of.metadata["metavar"])
+    metavar = None if kind is bool else of.metadata["metavar"]
+    option = typer.Option(*names, help=text, metavar=metavar)
     return of.name, Annotated[kind | None, option], field(default=None)
 
 
@@ -70,7 +74,7 @@ PruneFlags = _flags(
 RunFlags = _flags(
     "RunFlags",
     ("experiment", _argument("NAME", f"A built-in experiment: {', '.join(BUILT_IN)}.")),
-    without={"model", "data", "weights", "groups", *OF_DATA},
+    without={"model", "data", "weights", "groups", *OF_DATA, *OF_HELDOUT},
     own_defaults=False,
 )
 
@@ -101,9 +105,16 @@ def _value(name: str, value: Any) -> Any:
 
 # --- work ---
 
+HELDOUT_ROWS = "--heldout-share 0.2, or mark samples as validation in the column of the splits"
 # What messages of the library say, as a user of the command line has it.
 AS_FLAGS = {
     "recipe.batch_size": "--batch-size",
+    "needs heldout=…, samples": f"needs a held-out split ({HELDOUT_ROWS}), samples",
+    "there is none: give prune(heldout=…)": f"there is none: {HELDOUT_ROWS}",
+    "give it as heldout=…, and name that": f"{HELDOUT_ROWS}, and name heldout",
+    "give others as audit=… (or test=…)": "give others with --test, or as test in the column of the splits",
+    "give others as heldout=…": f"give others: {HELDOUT_ROWS}.",
+    "and needs folds=Folds(of, models): of": "which only Python can: prune(folds=Folds(of, models)), of",
     "erge groups, lower k, or use the table estimator": "erge groups (--merge-below), lower --k, or use "
     "--method ceag:estimator=table",
 }
@@ -176,10 +187,14 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
 
     out, hooks = Path(wanted.out), [ProgressBar()]
     model, splits = _built_in(wanted, out) if built_in else _model_and_data(wanted)
+    device = _device(wanted.device)
+    groups = wanted.groups if built_in else list(splits["train"][2])  # merged groups are one column
+    if wanted.class_bias:
+        _refuse_bias(splits, groups)
     result = prune(
         model,
         **splits,
-        groups=wanted.groups if built_in else list(splits["train"][2]),  # merged groups are one column
+        groups=groups,
         sparsity=wanted.sparsity,
         method=wanted.methods(),
         seeds=wanted.seeds,
@@ -187,10 +202,26 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
         folder=out,
         tolerance=wanted.tolerance,
         confidence=wanted.confidence,
-        device=_device(wanted.device),
+        device=device,
+        select=wanted.select or None,
         hooks=hooks,
     )
+    if wanted.class_bias:
+        result = result.with_class_bias(device=device)
+    if wanted.diagnostics:
+        result = result.with_diagnostics(model.to(device))
     return replace(result, title=f"{wanted.id}: {wanted.sparsity * 100:g} % sparse")
+
+
+def _refuse_bias(given: dict[str, Any], groups: Any) -> None:
+    """An error if there can be no class bias, before the training and not after it."""
+    from evenprune import biased_runs, samples
+    from evenprune.splits import gathered
+
+    splits, _ = gathered(given["train"], {name: given[name] for name in given if name != "train"})
+    problems = biased_runs.problems(samples.read(splits, groups))
+    if problems:
+        raise InputProblems(problems)
 
 
 def _built_in(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
@@ -263,20 +294,56 @@ def write(result: "Result", folder: Path) -> None:
 
     for part in ("audits", "models"):
         (folder / part).mkdir(parents=True, exist_ok=True)
+    pages = audit_pages(result)
     for ending in ("html", "json", "txt"):
-        result.save(folder / f"comparison.{ending}")
+        result.save(folder / f"comparison.{ending}", pages=pages)
     for place, (name, run) in enumerate(zip(result.names, result.runs, strict=True)):
         for split, audit in result.audits[name].items():
-            for ending in ("html", "json"):
-                audit.save(folder / "audits" / f"{name_of(place, run)}-{split}.{ending}")
+            for ending in (".html", ".json"):
+                audit.save((folder / pages[name][split]).with_suffix(ending))
         weights = {key: tensor.contiguous() for key, tensor in result.models[name].state_dict().items()}
         atomic.write_bytes(folder / "models" / f"{name_of(place, run)}.safetensors", save(weights))
 
 
+def audit_pages(result: "Result") -> dict[str, dict[str, str]]:
+    """Where the page of each audit lies, from the folder of the results: by run and split."""
+    from evenprune.trackers import name_of
+
+    return {
+        name: {split: f"audits/{name_of(place, run)}-{split}.html" for split in result.audits[name]}
+        for place, (name, run) in enumerate(zip(result.names, result.runs, strict=True))
+    }
+
+
+def telling_runs(result: "Result") -> dict[str, str]:
+    """Of each method the run whose audit tells most: the chosen one, else that of the strictest audit."""
+    from evenprune.result import strictest
+    from evenprune.run_names import method_labels
+
+    of_method: dict[str, list[str]] = {}
+    for label, name in zip(method_labels(result.runs), result.names, strict=True):
+        of_method.setdefault(label, []).append(name)
+    chosen = None if result.choice is None else result.choice.name
+    return {
+        label: chosen if chosen in names else strictest(result.audits[name]["test"] for name in names).model
+        for label, names in of_method.items()
+    }
+
+
 def report(result: "Result", folder: Path) -> str:
-    """What the screen shows: the table, the strictest audit, and where everything lies."""
+    """What the screen shows: the table, the audit that decides, and where everything lies."""
     page = (folder / "comparison.html").resolve()
-    worst = result.worst
-    heading = f"The strictest of the {len(result.runs)} test audits is that of {worst.model}:\n\n"
-    head = heading if len(result.runs) > 1 else ""
-    return f"{result}\n\n{head}{worst}\nPage: {page}\n      {page.as_uri()}\n"
+    shown, heading = result.worst, f"The strictest of the {len(result.runs)} test audits is that of"
+    if result.select is not None:
+        shown, heading = result.audit, "The test audit of the run that was chosen,"
+    head = f"{heading} {shown.model}:\n\n" if len(result.runs) > 1 else ""
+    pages, runs = audit_pages(result), telling_runs(result)
+    links = [f"  {name}: {(folder / pages[name]['test']).resolve().as_uri()}" for name in runs.values()]
+    each = (
+        "the strictest of each method"
+        if result.select is None
+        else "the chosen, of other methods the strictest"
+    )
+    which = f" ({each})" if len(result.runs) > len(runs) else ""
+    audits = "\n".join([f"Audit pages on test data{which}; comparison.html links all:", *links])
+    return f"{result}\n\n{head}{shown}\n{audits}\nPage: {page}\n      {page.as_uri()}\n"

@@ -7,15 +7,17 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from evenprune import checkpoint, samples
+from evenprune import checkpoint, leaks, samples, splits
 from evenprune.audit import Options
+from evenprune.comparison_wording import title_of
+from evenprune.folds import Folds
 from evenprune.masks import Masks
-from evenprune.plan import Method
+from evenprune.method import Method
 from evenprune.predict import Predictions, evaluating, predict
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.reference import DenseReference
@@ -24,13 +26,18 @@ from evenprune.samples import Groups, Samples
 from evenprune.tally import InputProblems
 from evenprune.trackers import Hook, ProgressBar
 from evenprune.training import fit, identify
+from evenprune.training_notes import constrains_gaps, too_few
+
+# Problems that the checks of the recipe find and that are told here in other words, or are told twice.
+TOLD = ('split "train": ', '"heldout", which is not evaluated', "there are no folds: ")
 
 
 def prune(
     model: nn.Module,
     *,
     train: Any,
-    test: Any,
+    heldout: Any = None,
+    audit: Any = None,
     groups: Groups = None,
     sparsity: float | Sequence[float],
     method: Method | Sequence[Method],
@@ -40,45 +47,57 @@ def prune(
     tolerance: float | None = None,
     confidence: float = 0.95,
     device: torch.device | str | None = None,
-    validation: Any = None,
-    select: Literal["validation"] | None = None,
+    select: str | None = None,
+    folds: Folds | None = None,
     hooks: Sequence[Hook] | None = None,
+    test: Any = None,
+    validation: Any = None,
 ) -> Result:
-    """Prune a trained model, fine-tune it under constraints, and audit it on training and test data.
+    """Prune a trained model, fine-tune it under constraints, and audit it on samples that nothing has seen.
 
     model: the dense model, trained; it is not changed. It maps a batch of inputs to logits [batch, classes].
-    train, test: (inputs, labels, groups) as tensors or arrays, or a map-style data set of such items. Groups
-        are one column, or a mapping of columns, whose intersections are the groups; −1 or None: not known.
-        A data set is read once, before the training: random augmentation belongs in Recipe(augment=…).
+    train, heldout, audit: three splits, each (inputs, labels, groups) as tensors or arrays, or a map-style
+        data set of such items. Groups are one column, or a mapping of columns, whose intersections are the
+        groups; −1 or None: not known. A data set is read once, before the training: random augmentation
+        belongs in Recipe(augment=…). On `audit` (also called `test`) nothing is trained or chosen: samples
+        that are in two splits are refused or noted. Choices are made on `heldout` (also called `validation`),
+        if it is given: multipliers can follow it (multipliers_on="heldout"), a best epoch can be picked on it
+        (keep_on="heldout"), and `select` chooses on it.
     groups: which columns to take; or, as {"race": ["White", "Black", …]}, names for the codes 0, 1, …
     sparsity, method, seeds: one run for each combination; all runs train as one fleet where that can be.
     recipe: how to train (epochs, optimizer, what is pruned, …); see Recipe.
     folder: where the training is saved. The same call again resumes it, or returns at once if it is finished.
     tolerance, confidence: of the audits. Without one, the tolerance is that of the first method that has one.
     device: where to train; without one, where the model is.
-    validation: a third split, held out: nft_es(on="validation") picks its best epoch on it, multipliers can
-        follow it (multipliers_on="validation"), and `select` chooses on it.
-    select: "validation" chooses one of the runs there (result.selected), for which result.audit speaks.
+    select: "heldout" chooses one setting there by its mean over the seeds, and of its runs the one of the
+        median max ψ (result.selected), for which result.audit speaks.
+    folds: for multipliers_on="folds", Folds(of, models): the fold of each training sample (folds.assign) and
+        a dense model for each fold, trained without it.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
-    methods = [method] if isinstance(method, Method) else list(method)
+    asked = [method] if isinstance(method, Method) else list(method)
+    methods = [splits.resolved(m) for m in asked]
     sparsities = [sparsity] if isinstance(sparsity, int | float) else list(sparsity)
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
     options, problems = _audit_options(methods, tolerance, confidence)
-    problems = [*problems, *_leaks(methods)]
-    if select is not None and (select != "validation" or validation is None):
-        problems = [*problems, _select_problem(select, validation is None)]
-    splits = {"train": train, "test": test} | ({} if validation is None else {"validation": validation})
+    given, more = splits.gathered(
+        train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
+    )
+    problems += [*more, *splits.steered(asked), *splits.absent(asked, select, given)]
+    problems += [*splits.select_problems(select), *_undecided(methods, tolerance, select)]
+    problems += _without_folds(asked, folds)
     place = _device(model, device)
     recipe = (recipe or Recipe()).on(place)
-    data = _checked(model, splits, groups, runs=runs, recipe=recipe, problems=problems)
-    dense = _dense_answers(model, data, runs=runs, recipe=recipe, folder=folder, device=place)
+    data, shared = _checked(model, given, groups, runs=runs, recipe=recipe, folds=folds, problems=problems)
+    dense = _dense_answers(model, data, runs=runs, recipe=recipe, folder=folder, device=place, folds=folds)
+    data = samples.remarked(data, dense["train"])  # a dense model no better than a guess
+    warned = _warned(dense, data.names, methods, options.tolerance, select)
     with _one_message():
         reference = dense["train"].reference(data.names)
         fitted = fit(
             model,
-            Data(train=data.splits["train"], evaluate=data.splits, reference=reference),
+            Data(train=data.splits["train"], evaluate=data.splits, reference=reference, folds=folds),
             runs=runs,
             recipe=recipe,
             folder=folder,
@@ -88,30 +107,62 @@ def prune(
     return Result(
         model_name=type(model).__name__,
         samples=data,
-        dense=dense,
+        dense=splits.BySplit(dense),
         fitted=tuple(fitted),
         recipe=recipe,
         tolerance=options.tolerance,
         confidence=options.confidence,
         select=select,
+        warned=tuple(warned),
+        shared=shared,
     )
 
 
-def _leaks(methods: Sequence[Method]) -> list[str]:
-    """Samples that steer the training cannot audit it."""
+def _undecided(methods: Sequence[Method], tolerance: float | None, select: str | None) -> list[str]:
+    """A choice among methods of several tolerances needs one to judge all by."""
+    own = list(dict.fromkeys(m.tolerance for m in methods if constrains_gaps(m)))
+    if select is None or tolerance is not None or len(own) < 2:
+        return []
+    listed = ", ".join(f"{value:g}" for value in own)
     return [
-        f"method {m.name!r}: {name}='test', but the test data is for the audit; hold out another split, "
-        "give it as validation=…, and name that."
-        for m in methods
-        for name in ("multipliers_on", "keep_on")
-        if getattr(m, name) == "test"
+        f"select={select!r} among methods of several tolerances ({listed}): say by which all are judged, "
+        f"such as tolerance={own[0]:g}."
     ]
 
 
-def _select_problem(select: str, absent: bool) -> str:
-    if select != "validation":
-        return f"select is {select!r}: choose on 'validation', a split that neither trains nor audits."
-    return "select='validation' needs validation=…, samples that neither train nor audit." if absent else ""
+def _without_folds(methods: Sequence[Method], folds: Folds | None) -> list[str]:
+    crossed = [m.name for m in methods if m.cross_fitted]
+    if not crossed or folds is not None:
+        return []
+    return [
+        f"method {crossed[0]!r}: multipliers_on='folds' cross-fits, and needs folds=Folds(of, models): of "
+        "from folds.assign(groups, 4), models trained by fit() without each fold, as folds.py shows."
+    ]
+
+
+def _warned(
+    dense: Mapping[str, Predictions],
+    names: Sequence[str],
+    methods: Sequence[Method],
+    tolerance: float,
+    select: str | None,
+) -> list[str]:
+    """That choices on so few held-out samples would follow noise: also a warning, before the training."""
+    if splits.HELDOUT not in dense:
+        return []
+    moved = [m for m in methods if m.multipliers_on == splits.HELDOUT]
+    kept = [m for m in methods if m.keep == "feasible" and m.keep_on == splits.HELDOUT]
+    titles = [list(dict.fromkeys(title_of(m.name) for m in some)) for some in (moved, kept)]
+    who = [f"the multipliers of {', '.join(titles[0])}"] if moved else []
+    who += [f"the iterate that {', '.join(titles[1])} keeps"] if kept else []
+    who += ["the choice of a run"] if select is not None else []
+    limits = [m.tolerance for m in [*moved, *kept]] + ([tolerance] if select is not None else [])
+    if not who:
+        return []
+    found = too_few(dense[splits.HELDOUT].reference(names), tolerance=min(limits), who=" and ".join(who))
+    for sentence in found:
+        warnings.warn(sentence, stacklevel=3)
+    return found
 
 
 def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
@@ -147,26 +198,31 @@ def _one_message() -> Iterator[None]:
 
 def _checked(
     model: nn.Module,
-    splits: Mapping[str, Any],
+    given: Mapping[str, Any],
     groups: Groups,
     *,
     runs: Sequence[Run],
     recipe: Recipe,
+    folds: Folds | None,
     problems: list[str],
-) -> Samples:
-    """The data, after everything that can be checked before the first step; all problems in one error."""
+) -> tuple[Samples, dict[str, list[str]]]:
+    """The data, after everything that can be checked before the first step; all problems in one error.
+
+    Also notes on samples that a split shares with another one.
+    """
     try:
-        data = samples.read(splits, groups)
+        data = samples.read(given, groups)
     except InputProblems as error:
         raise InputProblems(problems + error.problems + _mask_problems(model, runs, recipe)) from None
     classes, found = _look_at_outputs(model, data.splits["train"])
     problems = problems + found + _mask_problems(model, runs, recipe)
     try:
         with warnings.catch_warnings(action="ignore"):  # fit() warns of late rings once more
-            check(data=_unmeasured(data), runs=runs, recipe=recipe, classes=classes)
+            check(data=_unmeasured(data, folds), runs=runs, recipe=recipe, classes=classes)
     except InputProblems as error:
-        twice = 'split "train": '  # the training data is also a split that is evaluated
-        problems += [problem for problem in error.problems if not problem.startswith(twice)]
+        problems += [problem for problem in error.problems if not any(told in problem for told in TOLD)]
+    twice, shared = leaks.found(given, data.splits)
+    problems += twice
     if len(data.names) < 2:
         problems.append(
             f"the training data has {len(data.names)} groups ({', '.join(data.names)}); give two or more"
@@ -175,7 +231,7 @@ def _checked(
         raise InputProblems(problems)
     for sentence in samples.strangers(data):
         warnings.warn(sentence, stacklevel=3)
-    return data
+    return data, shared
 
 
 def _mask_problems(model: nn.Module, runs: Sequence[Run], recipe: Recipe) -> list[str]:
@@ -212,14 +268,14 @@ def _look_at_outputs(model: nn.Module, split: Split) -> tuple[int, list[str]]:
     return int(logits.shape[1]), []
 
 
-def _unmeasured(data: Samples) -> Data:
+def _unmeasured(data: Samples, folds: Folds | None) -> Data:
     """The data with a reference that only counts: enough for all checks."""
     train = data.splits["train"]
     nothing = torch.zeros(len(train))
     counted = DenseReference.from_outcomes(
         correct=nothing, losses=nothing, groups=train.groups, names=data.names
     )
-    return Data(train=train, evaluate=data.splits, reference=counted)
+    return Data(train=train, evaluate=data.splits, reference=counted, folds=folds)
 
 
 def _dense_answers(
@@ -230,11 +286,12 @@ def _dense_answers(
     recipe: Recipe,
     folder: str | Path | None,
     device: torch.device,
+    folds: Folds | None,
 ) -> dict[str, Predictions]:
     """What the dense model answers on each split: from the folder, if it was measured before."""
     if folder is None:
         return _measure(model, data, recipe, device)
-    identity = identify(model, _unmeasured(data), runs=runs, recipe=recipe)
+    identity = identify(model, _unmeasured(data, folds), runs=runs, recipe=recipe)
     checkpoint.claim(Path(folder), identity)
     path, digest = (
         Path(folder) / "dense.safetensors",

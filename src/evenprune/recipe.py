@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 from evenprune import folds
 from evenprune.constraint import Method, slow_rings
 from evenprune.folds import Folds
-from evenprune.plan import FOLDS, longest_training_ring
+from evenprune.method import FOLDS
+from evenprune.plan import longest_training_ring
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 
@@ -117,7 +118,8 @@ class Recipe:
     # What makes a GPU fast. None: on where the training is on one, off elsewhere.
     precision: Literal["float32", "bfloat16"] | None = None  # None: bfloat16 on a GPU
     channels_last: bool | None = None  # images lie pixel by pixel in memory
-    compile: bool | None = None  # forward and backward go through torch.compile
+    # Forward and backward go through torch.compile. None: on a GPU, unless our own kernels fuse the norms.
+    compile: bool | None = None
     graph: bool | None = None  # a whole step is captured as a CUDA graph, and replayed
     data_on_device: bool | None = (
         None  # False: the inputs stay with the host and follow in chunks; None: if need be
@@ -140,13 +142,13 @@ class Recipe:
         return samples // self.batch_size
 
     def on(self, device: torch.device) -> "Recipe":
-        """The same recipe with nothing left open."""
+        """The same recipe with nothing left open but, on a GPU, `compile`: there the network decides."""
         gpu = device.type == "cuda"
         return replace(
             self,
             precision=self.precision or ("bfloat16" if gpu else "float32"),
             channels_last=gpu if self.channels_last is None else self.channels_last,
-            compile=gpu if self.compile is None else self.compile,
+            compile=self.compile if gpu else bool(self.compile),
             graph=gpu if self.graph is None else self.graph,
         )
 
@@ -205,7 +207,7 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterator[str]:
-    """The split that multipliers follow must be evaluated, no training data, and one for all."""
+    """The split that multipliers follow must be evaluated, neither training nor audit data, one for all."""
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
     known = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
     for name in names:
@@ -213,8 +215,19 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
             continue  # the training data, but never a sample that the model has seen
         if name not in data.evaluate:
             yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {known}).'
-        elif data.evaluate[name] is data.train or data.evaluate[name].inputs is data.train.inputs:
-            yield f'multipliers_on names split "{name}", which is the training data: hold samples out.'
+            continue
+        if name in recipe.only_at_end:
+            yield (
+                f'multipliers_on names split "{name}", which recipe.only_at_end evaluates after the last '
+                "epoch only. Take it out of there, or name another split."
+            )
+        shared = shared_samples(data.evaluate[name].inputs, data.train.inputs)
+        if shared:
+            yield (
+                f'multipliers_on names split "{name}", of which {shared:,} samples are training data: hold '
+                "samples out."
+            )
+        yield from _peeking(f'multipliers_on names split "{name}"', name, data.evaluate, recipe)
     tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
     for place, run in enumerate(runs):
         if run.method.refresh >= max(tuning, 1):
@@ -224,6 +237,30 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
             )
     if len(names) > 1:
         yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
+
+
+def _peeking(what: str, name: str, evaluate: Mapping[str, Split], recipe: Recipe) -> Iterator[str]:
+    """Splits that are for the end only, under another name."""
+    for late in recipe.only_at_end:
+        if late != name and late in evaluate:
+            shared = shared_samples(evaluate[name].inputs, evaluate[late].inputs)
+            if shared:
+                yield (
+                    f'{what}, which shares {shared:,} samples with "{late}", evaluated after the last epoch '
+                    "only (recipe.only_at_end): give it samples of its own."
+                )
+
+
+def shared_samples(one: Tensor, other: Tensor) -> int:
+    """How many samples are in both: the same places in memory, as views have. Copies are not noticed."""
+    if one.device != other.device or not one.numel() or not other.numel():
+        return 0
+
+    def places(inputs: Tensor) -> set[int]:
+        step = inputs.stride(0) * inputs.element_size()
+        return {inputs.data_ptr() + step * i for i in range(len(inputs))}
+
+    return len(places(one) & places(other))
 
 
 def _fold_problems(runs: Sequence[Run], data: Data, recipe: Recipe, model: nn.Module | None) -> Iterator[str]:
@@ -277,6 +314,9 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Re
                 f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}", '
                 "which recipe.only_at_end evaluates after the last epoch only. Take it out of there."
             )
+        elif run.method.keep_on is not None:
+            picked = f'run {place} ({run}): its best iterate is to be picked on split "{run.method.keep_on}"'
+            yield from _peeking(picked, run.method.keep_on, evaluate, recipe)
 
 
 def _split_problems(split: Split, *, classes: int, groups: int) -> Iterator[str]:

@@ -80,7 +80,8 @@ def _finite(value: Any) -> Any:
 
 def to_text(document: Document) -> str:
     """The audit for a terminal: the verdict first, then the figures, then the groups, the worst first."""
-    parts = [_wrapped(verdict_sentence(document)), _text_table(_figures(document))]
+    parts = [*map(_wrapped, _subject(document)), _wrapped(verdict_sentence(document))]
+    parts.append(_text_table(_figures(document)))
     if len(models_of(document)) > 1:
         parts += [_text_table(_models_table(document)), *map(_wrapped, _comparison_lines(document))]
         whole = _side_by_side(document)
@@ -101,7 +102,8 @@ def to_text(document: Document) -> str:
 def to_markdown(document: Document) -> str:
     """The audit as Markdown for a pull request or a wiki; names cannot break out of their cells."""
     several = len(models_of(document)) > 1
-    parts = [f"## Audit: {document['verdict']}", _escaped(verdict_sentence(document))]
+    parts = [f"## Audit: {document['verdict']}", *map(_escaped, _subject(document))]
+    parts.append(_escaped(verdict_sentence(document)))
     parts.append(_markdown_table(_figures(document)))
     if several:
         parts += ["### Models", _markdown_table(_models_table(document))]
@@ -116,6 +118,11 @@ def to_markdown(document: Document) -> str:
     if document["notes"]:
         parts += ["### Notes", "\n".join(f"- {_escaped(visible(note))}" for note in document["notes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _subject(document: Document) -> list[str]:
+    """Which model on which data, where that is known."""
+    return [visible(document["subject"])] if document.get("subject") else []
 
 
 # --- what the tables say ---
@@ -225,9 +232,13 @@ def _side_by_side(document: Document) -> Table:
 
 def _columns_table(document: Document) -> Table:
     """The further columns that came with the audit, for the groups that are listed."""
-    columns = document["columns"]
+    columns, marked = document["columns"], document.get("approximate") or {}
+
+    def cell(title: str, name: str) -> str:
+        return ("≈ " if name in marked.get(title, ()) else "") + significant(columns[title].get(name))
+
     return [["group", *map(visible, columns)]] + [
-        [visible(name), *(significant(values.get(name)) for values in columns.values())]
+        [visible(name), *(cell(title, name) for title in columns)]
         for name in (group["group"] for group in _listed(document["groups"]))
     ]
 
@@ -339,7 +350,7 @@ def _text_table(table: Table) -> str:
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
-    return all(cell[:1] in "−–0123456789" for cell in column if cell)
+    return all(cell[:1] in "−–≈0123456789" for cell in column if cell)
 
 
 # --- how Markdown shows them ---

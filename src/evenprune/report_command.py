@@ -18,7 +18,8 @@ class PaperFlags:
         typer.Argument(
             metavar="RESULTS.json",
             show_default=False,
-            help="Results files; if none is given, those in paper/results.",
+            help="Results files; if none is given, those in paper/results. Multipliers and variants beside "
+            "them are read too.",
         ),
     ] = None
     output: Annotated[
@@ -45,9 +46,9 @@ def reported(flags: PaperFlags) -> dict[str, str]:
 
 
 def _files(flags: PaperFlags) -> list[Path]:
-    from evenprune.paper_results import default_files, with_traces
+    from evenprune.paper_files import default_files, with_companions
 
-    return with_traces([Path(name) for name in flags.results]) if flags.results else default_files()
+    return with_companions([Path(name) for name in flags.results] if flags.results else default_files())
 
 
 def _output_problems(flags: PaperFlags, files: list[Path]) -> list[str]:

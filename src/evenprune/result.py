@@ -2,31 +2,39 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from evenprune import atomic, comparison_page, comparison_text, report
+from evenprune import atomic, biased_runs, comparison_page, comparison_text, diagnostics, report, run_figures
 from evenprune.audit import audit
-from evenprune.comparison_wording import title_of
 from evenprune.masks import Masks
-from evenprune.plan import Method
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Run
+from evenprune.run_names import method_labels, run_labels
 from evenprune.samples import Samples
+from evenprune.selection import Candidate, Choice, choose, sentence
+from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
 from evenprune.training import Fitted
-from evenprune.verdict import STRICTNESS, Audit, Word
+from evenprune.training_notes import idle_multipliers, negative_weights
+from evenprune.verdict import STRICTNESS, Audit, Columns, Word
 from evenprune.wording import percent
 
 SCHEMA = "evenprune.comparison/1"
-# Settings shown where they are set.
-SPECIAL = (
-    *("dual", "kp", "ki", "nu", "mean", "negative", "overall", "multipliers_on", "refresh", "caution"),
-    *("distill", "temperature", "focus", "floor", "sampling", "keep", "keep_on", "importance"),
+Pages = Mapping[str, Mapping[str, str]]  # run -> split -> the page of its audit, relative to the comparison
+
+# What an audit is of, and why some of them prove nothing.
+TRAINED = (
+    "The model was trained on these samples: small gaps here do not say that they are small on unseen data."
 )
+DIAGNOSED = (
+    "Gradient norm and largest Hessian eigenvalue are the dense model's, on these samples (Tran et al.)."
+)
+CHOSEN = "Choices were made on these samples: gaps here are smaller than on unseen data."
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +46,16 @@ class Result:
 
     model_name: str
     samples: Samples
-    dense: Mapping[str, Predictions]  # the dense model on "train", "test" (and "validation")
+    dense: Mapping[str, Predictions]  # the dense model on "train", "test" (and "heldout")
     fitted: tuple[Fitted, ...]
     recipe: Recipe
     tolerance: float  # of the audits
     confidence: float
     title: str = ""
     select: str | None = None  # the split on which one of the runs is chosen
+    warned: tuple[str, ...] = ()  # what was said before the training
+    shared: Mapping[str, Sequence[str]] = field(default_factory=dict)  # notes on samples of other splits
+    columns: Mapping[str, Columns] = field(default_factory=dict)  # by split, to be shown in its audits
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -56,56 +67,140 @@ class Result:
         return tuple(run_labels(self.runs))
 
     @cached_property
-    def audits(self) -> dict[str, dict[str, Audit]]:
-        """By run and split: result.audits["CEAG, seed 0"]["test"]."""
+    def audits(self) -> dict[str, BySplit[Audit]]:
+        """By run and split: result.audits["CEAG, seed 0"]["test"]; "audit" is another name of "test"."""
         return {
-            name: {split: self._audit(name, one, split) for split in self.dense}
+            name: BySplit({split: self._audit(name, one, split) for split in self.dense})
             for name, one in zip(self.names, self.fitted, strict=True)
         }
 
     def _audit(self, name: str, one: Fitted, split: str) -> Audit:
         answers = one.predictions[split]
-        return audit(
+        found = audit(
             labels=answers.labels,
             dense=self.dense[split].predictions,
             pruned={name: answers.predictions},
             groups=self.samples.columns[split],
             tolerance=self.tolerance,
             confidence=self.confidence,
+            columns=self.columns.get(split),
         )
+        data, notes = self._evidence(split)
+        notes += [DIAGNOSED] if self.columns.get(split) else []
+        several = len({run.sparsity for run in self.runs}) > 1  # then the name tells
+        subject = name if several else f"{name}, {percent(one.run.sparsity)} sparse"
+        return replace(
+            found, subject=f"{subject} · {data}", notes=(*notes, *self.shared.get(split, ()), *found.notes)
+        )
+
+    def _evidence(self, split: str) -> tuple[str, list[str]]:
+        """What an audit is of in a few words, and what must be said of that."""
+        if split == TRAIN:
+            return "training data: not evidence", [TRAINED]
+        if split == HELDOUT and self.chose_on_heldout:
+            return "held-out data, used for choices: not evidence", [CHOSEN]
+        return {HELDOUT: "held-out data"}.get(split, "test data"), []
+
+    @property
+    def chose_on_heldout(self) -> bool:
+        """Whether multipliers, a best iterate, a class bias or the choice of a run looked at that split."""
+        methods = [run.method for run in self.runs]
+        named = {name for m in methods for name in (m.multipliers_on, m.keep_on)}
+        biased = any(method.name.endswith(biased_runs.ENDING) for method in methods)
+        return HELDOUT in named or biased or self.select is not None
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """What was chosen on the split `select`, never on the test data; None without one."""
+        if self.select is None:
+            return None
+        labels = method_labels(self.runs)
+        found = [self._gaps(one, name_of(self.select)) for one in self.fitted]
+        candidates = [
+            Candidate(
+                name=name,
+                setting=(run.method, run.sparsity),
+                title=label,
+                accuracy=own["accuracy"],
+                gap=math.inf if own["max_excess_gap"] is None else own["max_excess_gap"],
+            )
+            for name, run, label, own in zip(self.names, self.runs, labels, found, strict=True)
+        ]
+        return choose(candidates, self.tolerance)
 
     @property
     def selected(self) -> str:
-        """The run that is chosen on the split `select`, never on the test data; without one, the first.
-
-        Of the runs whose largest excess gap there is within the tolerance the most accurate one; if there is
-        none, the run with the smallest.
-        """
-        if self.select is None:
-            return self.names[0]
-        found = [_split(self, one, self.select) for one in self.fitted]
-        scores = [
-            (1.0, run["accuracy"]) if (gap := run["max_excess_gap"] or 0.0) <= self.tolerance else (0.0, -gap)
-            for run in found
-        ]
-        return self.names[scores.index(max(scores))]
+        """The run that is chosen on the split `select`, as selection.py says; without one, the first."""
+        return self.names[0] if self.choice is None else self.choice.name
 
     @property
     def audit(self) -> Audit:
         """Of the selected run (without a split to select on: the first one), on the test data."""
-        return self.audits[self.selected]["test"]
+        return self.audits[self.selected][AUDITED]
 
     @property
     def worst(self) -> Audit:
         """The strictest of all audits on the test data; of equals, the one with the largest excess gap."""
-        audits = [by_split["test"] for by_split in self.audits.values()]
-        return max(audits, key=lambda a: (STRICTNESS[a.verdict], a.max_excess_gap.estimate))
+        return strictest(by_split[AUDITED] for by_split in self.audits.values())
 
     @property
     def verdict(self) -> Word:
         """Of the selected run on the test data; without a split to select on, the strictest of all runs: then
         "pass" means that every one of them passed."""
         return self.worst.verdict if self.select is None else self.audit.verdict
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What the table does not say: few samples, multipliers that did nothing, negative weights."""
+        train = len(self.samples.splits[TRAIN])
+        steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
+        found = list(self.warned)
+        for label, runs in self._by_method().items():
+            method, trained = runs[0].run.method, [one for one in runs if one.history]
+            followed = method.multipliers_on or TRAIN
+            key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
+            gaps = [self._gaps(one, followed)[key] for one in trained] if followed in self.dense else []
+            sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
+            known = [gap for gap in gaps if gap is not None]
+            found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
+            counts = [run_figures.negative_weights(one) for one in trained]
+            found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
+        return found
+
+    def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
+        return run_figures.gaps(self.dense[split], one.predictions[split], self.samples.names)
+
+    def _by_method(self) -> dict[str, list[Fitted]]:
+        found: dict[str, list[Fitted]] = {}
+        for label, one in zip(method_labels(self.runs), self.fitted, strict=True):
+            found.setdefault(label, []).append(one)
+        return found
+
+    def with_class_bias(self, *, on: str = HELDOUT, device: torch.device | str = "cpu") -> "Result":
+        """These runs, and each of them once more with one additive logit per class, fitted on held-out data.
+
+        The new ones are called "NFT + class bias" and so on, are audited like the others, and their models
+        carry the bias. For groups that are labels, or unions of labels: see class_bias.py.
+        """
+        more = biased_runs.with_class_bias(
+            self.fitted, self.samples, self.dense, on=on, tolerance=self.tolerance, device=device
+        )
+        return replace(self, fitted=(*self.fitted, *more))
+
+    def with_diagnostics(self, model: nn.Module, *, iterations: int = 100) -> "Result":
+        """The same, with two numbers per group in the test audits that tell why pruning may harm it.
+
+        They are Tran et al.'s (diagnostics.py): gradient norm and largest Hessian eigenvalue of the dense
+        `model` on the test data. It takes up to `iterations` passes over the test data and back.
+        """
+        names = self.samples.names
+        split = self.samples.splits[AUDITED]
+        measured = diagnostics.measure(model, split, names, iterations=iterations)
+        found: Columns = {
+            title: {name: run_figures.or_none(value) for name, value in values.items()}
+            for title, values in diagnostics.columns(measured, names).items()
+        }
+        return replace(self, columns={**self.columns, AUDITED: {**self.columns.get(AUDITED, {}), **found}})
 
     @property
     def models(self) -> dict[str, nn.Module]:
@@ -121,9 +216,12 @@ class Result:
         """One row per epoch of each run, plain numbers."""
         return {name: one.history for name, one in zip(self.names, self.fitted, strict=True)}
 
-    def document(self) -> dict[str, Any]:
-        """Everything as plain values for JSON: the methods, their runs, their history and their audits."""
-        return document_of(self)
+    def document(self, pages: Pages | None = None) -> dict[str, Any]:
+        """Everything as plain values for JSON: the methods, their runs, their history and their audits.
+
+        pages: where the pages of the audits lie, for the links to them.
+        """
+        return document_of(self, pages or {})
 
     def table(self) -> str:
         """One line a method: accuracy, max ψ and Ψ_PW on train and test, mean ± sd, verdicts."""
@@ -132,8 +230,11 @@ class Result:
     def __str__(self) -> str:
         return self.table()
 
-    def save(self, path: str | Path) -> Path:
-        """Write the comparison as one self-contained page (.html), as data (.json) or as text (.txt)."""
+    def save(self, path: str | Path, *, pages: Pages | None = None) -> Path:
+        """Write the comparison as one self-contained page (.html), as data (.json) or as text (.txt).
+
+        pages: the pages of the audits, relative to this one, which then links them.
+        """
         writers: dict[str, Callable[[dict[str, Any]], str]] = {
             ".html": comparison_page.to_html,
             ".json": report.to_json,
@@ -142,35 +243,16 @@ class Result:
         write = writers.get(Path(path).suffix.lower())
         if write is None:
             raise ValueError(f"Cannot save as {path}: the name must end in one of {', '.join(writers)}.")
-        atomic.write_text(path, write(self.document()))
+        atomic.write_text(path, write(self.document(pages)))
         return Path(path)
 
 
-def method_labels(runs: Sequence[Run]) -> list[str]:
-    """The method of each run in words: its name, and the settings that tell it from another of that name."""
-    together = {(run.method, run.sparsity): None for run in runs}
-    sparsities = {run.sparsity for run in runs}
-
-    def label(run: Run) -> str:
-        others = [method for method, _ in together if method.name == run.method.name]
-        words = [title_of(run.method.name), *_distinct_settings(run.method, others)]
-        return ", ".join(words + ([f"{percent(run.sparsity)} sparse"] if len(sparsities) > 1 else []))
-
-    return [label(run) for run in runs]
+def strictest(audits: Iterable[Audit]) -> Audit:
+    """Of equals, the one with the largest excess gap."""
+    return max(audits, key=lambda a: (STRICTNESS[a.verdict], a.max_excess_gap.estimate))
 
 
-def _distinct_settings(method: Method, others: Iterable[Method]) -> list[str]:
-    """Every setting of the method in which another one differs, as name and value."""
-    values, rest = vars(method), [vars(other) for other in others]
-    return [f"{name} {value}" for name, value in values.items() if any(o[name] != value for o in rest)]
-
-
-def run_labels(runs: Sequence[Run]) -> list[str]:
-    """A unique name per run."""
-    return [f"{label}, seed {run.seed}" for label, run in zip(method_labels(runs), runs, strict=True)]
-
-
-def document_of(result: Result) -> dict[str, Any]:
+def document_of(result: Result, pages: Pages) -> dict[str, Any]:
     """Everything that a page or a table shows, as plain values; fractions, not percent."""
     recipe, first = result.recipe, result.fitted[0]
     left = first.masks.summary()
@@ -189,8 +271,18 @@ def document_of(result: Result) -> dict[str, Any]:
         "pruning_epochs": recipe.pruning_epochs,
         "seconds": _seconds(result.fitted),
         "parameters": {"all": left.prunable + left.unprunable, "left": left.left[0]},
-        "methods": _methods(result),
-    } | ({} if result.select is None else {"selected": result.selected, "selected_on": result.select})
+        "notes": result.notes,
+        "methods": _methods(result, pages),
+        **_selection(result),
+    }
+
+
+def _selection(result: Result) -> dict[str, Any]:
+    """The run that was chosen, where, and by what; nothing if none was."""
+    if result.select is None or result.choice is None:
+        return {}
+    why = sentence(result.choice, result.tolerance)
+    return {"selected": result.selected, "selected_on": name_of(result.select), "selected_because": why}
 
 
 def _seconds(fitted: Sequence[Fitted]) -> float:
@@ -204,67 +296,35 @@ def _group_sizes(result: Result, answers: Predictions) -> list[int]:
 
 def _level(result: Result, answers: Predictions) -> dict[str, Any]:
     measured = answers.reference(result.samples.names)
-    return {"accuracy": measured.overall_accuracy, "group_accuracy": _numbers(measured.accuracy.tolist())}
+    by_group = run_figures.numbers(measured.accuracy.tolist())
+    return {"accuracy": measured.overall_accuracy, "group_accuracy": by_group}
 
 
-def _methods(result: Result) -> list[dict[str, Any]]:
-    labels, found = method_labels(result.runs), dict[str, dict[str, Any]]()
-    for label, run, name in zip(labels, result.fitted, result.names, strict=True):
-        entry = found.setdefault(label, {"name": label, "settings": _settings(run.run.method), "runs": []})
-        entry["runs"].append(_run(result, run, name))
-    return list(found.values())
+def _methods(result: Result, pages: Pages) -> list[dict[str, Any]]:
+    names = iter(result.names)  # the runs of a method need not follow one another
+    by_run = {id(one): next(names) for one in result.fitted}
+    return [
+        {
+            "name": label,
+            "settings": run_figures.settings(runs[0].run.method),
+            "runs": [_run(result, one, by_run[id(one)], pages) for one in runs],
+        }
+        for label, runs in result._by_method().items()
+    ]
 
 
-def _settings(method: Method) -> dict[str, Any]:
-    """What a reader needs to repeat it: the main settings, and others where they are not the usual ones."""
-    ring = {"k": method.k} if method.estimator == "ring" else {}
-    usual = {f.name: f.default for f in fields(Method)}
-    special = {name: getattr(method, name) for name in SPECIAL if getattr(method, name) != usual[name]}
-    if method.rows == "none":
-        return special
-    main = {"tolerance": method.tolerance, "dual_lr": method.dual_lr, "estimator": method.estimator}
-    return main | ring | special
-
-
-def _run(result: Result, fitted: Fitted, name: str) -> dict[str, Any]:
+def _run(result: Result, fitted: Fitted, name: str, pages: Pages) -> dict[str, Any]:
     audits = result.audits[name]
-    splits = {s: _split(result, fitted, s) | {"verdict": audits[s].verdict} for s in result.dense}
+    splits = {s: result._gaps(fitted, s) | {"verdict": audits[s].verdict} for s in result.dense}
     return {
         "seed": fitted.run.seed,
         "sparsity": float(fitted.masks.sparsity[0]),
         **splits,
-        "history": [_epoch(row, fitted.run.method, len(result.samples.names)) for row in fitted.history],
+        "history": [
+            run_figures.epoch(row, fitted.run.method, len(result.samples.names)) for row in fitted.history
+        ],
+        "multiplier_sum": run_figures.multiplier_sum(fitted),
+        "negative_weights": run_figures.negative_weights(fitted),
         "audits": {split: audit.to_dict() for split, audit in audits.items()},
+        "pages": dict(pages.get(name, {})),
     }
-
-
-def _split(result: Result, fitted: Fitted, split: str) -> dict[str, Any]:
-    """Gaps as the constraints know them: samples without a group count in the mean and are no group."""
-    dense = result.dense[split].reference(result.samples.names)
-    pruned = fitted.predictions[split].reference(result.samples.names)
-    gaps = (dense.accuracy - pruned.accuracy).tolist()  # Δ_g
-    gap = dense.overall_accuracy - pruned.overall_accuracy  # Δ
-    known = [g for g in gaps if math.isfinite(g)]
-    return {
-        "accuracy": pruned.overall_accuracy,
-        "max_excess_gap": max(known) - gap if known else None,
-        "pairwise_disparity": max(known) - min(known) if known else None,
-        "group_accuracy": _numbers(pruned.accuracy.tolist()),
-        "excess_gaps": _numbers([g - gap for g in gaps]),  # ψ_g = Δ_g − Δ
-    }
-
-
-def _epoch(row: Mapping[str, Any], method: Method, groups: int) -> dict[str, Any]:
-    train, test = (row["splits"].get(split, {}) for split in ("train", "test"))
-    return {
-        "epoch": row["epoch"],
-        "sparsity": row["sparsity"],
-        "accuracy": train.get("accuracy", row["accuracy"]),
-        "max_excess_gap": train.get("max_excess_gap"),
-        "test_max_excess_gap": test.get("max_excess_gap"),
-        "multipliers": row["multipliers"][:groups] if method.rows == "mean" else [],
-    }
-
-
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]

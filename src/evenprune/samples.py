@@ -1,8 +1,9 @@
 """Data as people have it (tensors, data sets, columns of groups) to splits for training and audits."""
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenprune.groups import as_columns, encode, to_array
-from evenprune.predict import as_split
+from evenprune.data.arrays import Normalised
+from evenprune.data.named_split import NamedSplit
+from evenprune.groups import as_columns, cells_of, encode, noted, renamed, to_array
+from evenprune.intake import crowded, one_group
+from evenprune.predict import Predictions, as_split
 from evenprune.recipe import Split
 from evenprune.tally import InputProblems
 
 Groups = str | Sequence[str] | Mapping[str, Sequence[str]] | None
 Columns = dict[str, NDArray[Any]]  # by attribute, one value per sample; None where it is missing
+Scaling = tuple[Tensor | None, Tensor | None]  # mean and deviation of each channel, as a Split has them
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,16 @@ def read(data: Mapping[str, Any], groups: Groups) -> Samples:
             problems += [f"{name}: {p}" for p in _problems(*parts[name])]
         except (TypeError, ValueError) as error:
             problems.append(f"{name}: {error}")
+    scaling = {name: _scaling(value) for name, value in data.items()}
+    if not problems:
+        problems += _scaling_problems(scaling) + _unauditable({n: part[2] for n, part in parts.items()})
     if problems:
         raise InputProblems(problems)
     ids, names = _encode_together({name: columns for name, (_, _, columns) in parts.items()})
     seen = np.unique(ids["train"][ids["train"] >= 0])  # groups of the training data
     place = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry serves id −1
     place[seen] = np.arange(len(seen))
-    splits = {n: Split(x, y, torch.as_tensor(place[ids[n]])) for n, (x, y, _) in parts.items()}
+    splits = {n: Split(x, y, torch.as_tensor(place[ids[n]]), *scaling[n]) for n, (x, y, _) in parts.items()}
     unseen = {n: tuple(names[i] for i in np.setdiff1d(own[own >= 0], seen)) for n, own in ids.items()}
     columns = {name: part[2] for name, part in parts.items()}
     return Samples(tuple(names[i] for i in seen), splits, columns, unseen)
@@ -77,9 +85,67 @@ def strangers(samples: Samples) -> list[str]:
     ]
 
 
+def remarked(samples: Samples, dense: Predictions) -> Samples:
+    """The samples, with a note for the audits if the dense model is no better than a guess; a warning too.
+
+    dense: its answers on the training samples.
+    """
+    notes = _guesses(dense)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    columns = {
+        split: {name: noted(values, notes) if notes else values for name, values in own.items()}
+        for split, own in samples.columns.items()
+    }
+    return replace(samples, columns=columns)
+
+
+def _guesses(dense: Predictions) -> list[str]:
+    """A sentence if always answering the most frequent class would be as good, but for chance."""
+    share = float(dense.labels.bincount().max()) / len(dense.labels)
+    right = float(dense.correct.double().mean())
+    if right > share + 2 * math.sqrt(share * (1 - share) / len(dense.labels)):  # two standard errors
+        return []
+    better = "no better" if right <= share else "hardly better"
+    return [
+        f"The dense model is right in {100 * right:.1f} % of the training samples, {better} than always "
+        f"answering the most frequent class ({100 * share:.1f} %): wrong class order, "
+        "wrong normalisation or untrained weights?"
+    ]
+
+
+def _scaling_problems(scaling: Mapping[str, Scaling]) -> list[str]:
+    """All splits must be normalised alike: one that is not is another problem to the model."""
+    told = {name: _in_words(*given) for name, given in scaling.items()}
+    if len(set(told.values())) < 2:
+        return []
+    each = "; ".join(f"{name} {words}" for name, words in told.items())
+    return [f"the splits are not normalised alike ({each}): give all of them in one form"]
+
+
+def _in_words(mean: Tensor | None, std: Tensor | None) -> str:
+    if mean is None or std is None:
+        return "not at all"
+    texts = (", ".join(f"{v:.4g}" for v in values.flatten().tolist()) for values in (mean, std))
+    return "by mean {} and deviation {}".format(*texts)
+
+
+def _unauditable(columns: Mapping[str, Columns]) -> list[str]:
+    """Groups that an audit would refuse after the training. Training data of one group is told elsewhere."""
+    found = []
+    for split, own in columns.items():
+        cell, cells = cells_of(own)
+        problems = crowded(own, len(cells), cell.size)
+        problems += [one_group(own, cells[0])] if len(cells) == 1 and split != "train" else []
+        found += [f"{split}: {problem}" for problem in problems]
+    return found
+
+
 def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
     """Inputs, labels and the chosen group columns of one split."""
     inputs, labels, given = _three(data)
+    if isinstance(data, NamedSplit) and not isinstance(groups, Mapping):
+        given = data.group_names()
     ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
     split = as_split((_tensor(inputs), _tensor(labels), ids))
     return split.inputs, split.labels, _chosen(given, groups)
@@ -95,8 +161,6 @@ def _tensor(values: Any) -> Tensor:
 def _three(data: Any) -> tuple[Any, Any, Any]:
     """(x, y, g) of tensors, of a data set, or of a Split; g is one column, or a mapping of columns."""
     if isinstance(data, Split):
-        if data.mean is not None:
-            return data.as_network_input(data.inputs), data.labels, data.groups
         return data.inputs, data.labels, data.groups
     if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(
@@ -106,6 +170,17 @@ def _three(data: Any) -> tuple[Any, Any, Any]:
     if isinstance(data, tuple | list) and data and hasattr(data[0], "shape"):
         return _exactly_three(tuple(data))
     return _exactly_three(getattr(data, "tensors", None) or _read_items(data))
+
+
+def _scaling(data: Any) -> Scaling:
+    """What the inputs are normalised by when they are used, where the data says so."""
+    if isinstance(data, Split):
+        return data.mean, data.std
+    first = data[0] if isinstance(data, tuple | list) and data else None
+    if not isinstance(first, Normalised) or first.scaling is None:
+        return None, None
+    mean, std = (torch.tensor(values) for values in first.scaling)
+    return mean, std
 
 
 def _exactly_three(columns: tuple[Any, ...]) -> tuple[Any, Any, Any]:
@@ -228,7 +303,7 @@ def _column(values: Any) -> NDArray[Any]:
     """One value per sample. Of whole numbers, −1 stands for a missing value, as in training."""
     array = to_array(values)
     if array.dtype.kind == "i" and array.size and array.min() == -1:
-        return np.array([None if value == -1 else value for value in array.tolist()], dtype=object)
+        return renamed(array, [None if value == -1 else value for value in array.tolist()])
     return array
 
 
@@ -246,7 +321,7 @@ def _named(codes: NDArray[Any], names: Sequence[str], attribute: str) -> NDArray
             f"{len(outside)} group ids of {attribute!r} outside −1 … {len(names) - 1} ({len(names)} names "
             f"are given); the first is {code!r} at sample {first}"
         )
-    return np.array([None if code is None else names[code] for code in listed], dtype=object)
+    return renamed(codes, [None if code is None else names[code] for code in listed])
 
 
 def _problems(inputs: Tensor, labels: Tensor, columns: Columns) -> Iterator[str]:

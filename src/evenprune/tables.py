@@ -12,7 +12,7 @@ import polars as pl
 from evenprune.columns import Columns, View, schema_problems, value_problems, view
 from evenprune.formats import missing_columns, open_table, refused
 from evenprune.group_rules import GroupRules, merged_tally
-from evenprune.groups import natural_key, text_of
+from evenprune.groups import Merged, natural_key, text_of
 from evenprune.reading import listed, quoted
 from evenprune.table_ranges import ranged
 from evenprune.tally import Cell, InputProblems, IntArray, Scores, Tally
@@ -28,8 +28,11 @@ def read(source: str, columns: Columns) -> Tally | Scores:
     return read_grouped(source, columns, GroupRules())[0]
 
 
-def read_grouped(source: str, columns: Columns, rules: GroupRules) -> tuple[Tally | Scores, list[str]]:
-    """The same with numbers in ranges and small groups merged, as the rules say; and the notes on that."""
+def read_grouped(
+    source: str, columns: Columns, rules: GroupRules
+) -> tuple[Tally | Scores, list[str], Merged]:
+    """The same with numbers in ranges and small groups merged, as the rules say; the notes on that, and all
+    of the merged groups."""
     try:
         table = open_table(source, (*columns.answered, *columns.groups))
     except InputProblems as error:
@@ -44,9 +47,9 @@ def read_grouped(source: str, columns: Columns, rules: GroupRules) -> tuple[Tall
     if problems or data is None:
         raise InputProblems(problems)
     if rules.merge_below is None:
-        return data, notes
-    merged, more = merged_tally(data, rules.merge_below)
-    return merged, notes + more
+        return data, notes, {}
+    merged, more, small = merged_tally(data, rules.merge_below)
+    return merged, notes + more, small
 
 
 def check(source: str, names: Sequence[str]) -> list[str]:

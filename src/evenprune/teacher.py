@@ -1,7 +1,7 @@
-"""The dense model as a teacher: soft labels to learn from, and how sure it was of each training sample."""
+"""The dense model as a teacher: soft labels to learn from, and how sure it is of each training sample."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,14 +23,10 @@ class Teacher:
     def soft(self, index: Tensor, inputs: Tensor) -> Tensor:
         """Logits for the samples of index [runs, batch], whose inputs are [runs, batch, …]."""
         if self.model is None:
-            return self.recalled(index)
+            return self.logits[index]
         with autocast(inputs.device, self.precision):
             logits: Tensor = self.model(inputs.flatten(0, 1))
         return logits.float().view(*index.shape, -1)
-
-    def recalled(self, index: Tensor) -> Tensor:
-        """Logits for the samples of index [runs, batch] with their inputs as they are."""
-        return self.logits[index]
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,8 @@ class Teachers:
 
     def soft(self, index: Tensor, inputs: Tensor) -> Tensor:
         """As that of a single teacher."""
-        return self._by_run(lambda teacher, own: teacher.soft(index[own], inputs[own]))
-
-    def recalled(self, index: Tensor) -> Tensor:
-        """As that of a single teacher."""
-        return self._by_run(lambda teacher, own: teacher.recalled(index[own]))
-
-    def _by_run(self, ask: Callable[[Teacher, Tensor], Tensor]) -> Tensor:
         pairs = zip(self.each, self.taught, strict=True)
-        return torch.cat([ask(teacher, own) for teacher, own in pairs])[self.places]
+        return torch.cat([teacher.soft(index[own], inputs[own]) for teacher, own in pairs])[self.places]
 
 
 def teacher_of(models: Sequence[nn.Module], train: Split, recipe: Recipe) -> Teacher | Teachers:
@@ -87,19 +76,27 @@ def primal_losses(
 ) -> Tensor:
     """What each run minimises per sample [runs, batch]: plain cross-entropy unless its method says otherwise.
 
+    Corrected targets: -Σ_k t_k log s_k, t the dense model's probabilities where it is right, else the label.
     Distillation: (1 - α) ℓ + α T² KL(dense_T ‖ sparse_T), both softened by the temperature T.
-    Performance-weighted: times θ + (1 - p)^γ, p the dense model's probability of the right answer.
+    Performance-weighted: times θ + (1 - θ)(1 - p)^γ, p the dense model's probability of the right answer.
     """
-    losses = plain
+    losses, answers = plain, teacher.soft(index, inputs).to(plain.dtype)  # [runs, batch, classes]
+    if run.corrected.some:
+        losses = run.corrected.pick(_corrected(answers, plain, logits=logits, labels=labels), losses)
     if run.distilled.some:
         heat = run.temperature.unsqueeze(2)  # [runs, 1, 1]
-        wanted = functional.log_softmax(teacher.soft(index, inputs).to(plain.dtype) / heat, -1)
+        wanted = functional.log_softmax(answers / heat, -1)
         given = functional.log_softmax(logits.to(plain.dtype) / heat, -1)
         apart = (wanted.exp() * (wanted - given)).sum(-1) * run.temperature.square()
         losses = torch.lerp(losses, apart, run.distill.to(plain.dtype).expand_as(apart))
     if run.focused.some:
-        sure = functional.softmax(teacher.recalled(index).to(plain.dtype), -1)
-        right = sure.gather(2, labels.unsqueeze(2)).squeeze(2)  # [runs, batch]
-        weight = run.floor + (1 - right).clamp_min(0).pow(run.focus)
+        sure = functional.softmax(answers, -1).gather(2, labels.unsqueeze(2)).squeeze(2)  # p, [runs, batch]
+        weight = run.floor + (1 - run.floor) * (1 - sure).clamp_min(0).pow(run.focus)
         losses = run.focused.pick(losses * weight, losses)
     return losses
+
+
+def _corrected(answers: Tensor, plain: Tensor, *, logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy with the dense model's soft labels where its answer is right; the plain one elsewhere."""
+    soft = -(functional.softmax(answers, -1) * functional.log_softmax(logits.to(plain.dtype), -1)).sum(-1)
+    return torch.where(answers.argmax(-1) == labels, soft, plain)

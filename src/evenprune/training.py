@@ -32,8 +32,8 @@ from evenprune.loop import (
     draw_epoch,
 )
 from evenprune.masks import Masks
+from evenprune.method import FOLDS
 from evenprune.per_run import broken
-from evenprune.plan import FOLDS
 from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.resume import Memory

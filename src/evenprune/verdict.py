@@ -11,6 +11,10 @@ Columns = dict[str, dict[str, float | None]]  # further numbers: title -> group 
 STRICTNESS: dict[Word, int] = {"pass": 0, "inconclusive": 1, "fail": 2}
 
 
+class Approximate(float):
+    """A number whose computation did not converge; it is shown with ≈."""
+
+
 class GroupHarmed(AssertionError):
     """Raised by `Audit.check()`: the audit did not pass."""
 
@@ -118,6 +122,8 @@ class Audit:
     models: "dict[str, Audit]"
     comparisons: tuple[Comparison, ...]
     columns: Columns = field(default_factory=dict)
+    merged: dict[str, dict[str, int]] = field(default_factory=dict)  # group -> merged into it -> samples
+    subject: str = ""  # which model on which data, where the one who audits knows it: the headline
 
     @property
     def worst(self) -> Group:
@@ -138,8 +144,10 @@ class Audit:
         document |= {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         if not self.models:
             del document["models"], document["comparisons"]
-        if not self.columns:
-            del document["columns"]
+        document["approximate"] = _approximate(self.columns)
+        for name in ("columns", "approximate", "merged", "subject"):
+            if not document[name]:
+                del document[name]
         return document
 
     @staticmethod
@@ -151,6 +159,7 @@ class Audit:
         values = {name: value for name, value in document.items() if name in known}
         for name, make in _PARTS.items():
             values[name] = make(document.get(name))
+        values["columns"] = _columns(document.get("columns") or {}, document.get("approximate") or {})
         return Audit(**values)
 
     def save(self, path: str | Path) -> Path:
@@ -195,6 +204,27 @@ def _plain(value: Any) -> Any:
     return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
+def _approximate(columns: Columns) -> dict[str, list[str]]:
+    """The groups, by title, whose numbers did not converge."""
+    found = {
+        title: [group for group, value in values.items() if isinstance(value, Approximate)]
+        for title, values in columns.items()
+    }
+    return {title: groups for title, groups in found.items() if groups}
+
+
+def _columns(columns: Columns, approximate: dict[str, list[str]]) -> Columns:
+    """The inverse: numbers that did not converge are marked as such again."""
+    marked = {title: set(groups) for title, groups in approximate.items()}
+    return {
+        title: {
+            group: Approximate(value) if value is not None and group in marked.get(title, ()) else value
+            for group, value in values.items()
+        }
+        for title, values in columns.items()
+    }
+
+
 def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...]:
     return tuple(values or ())
 
@@ -217,5 +247,5 @@ _PARTS: dict[str, Any] = {
     "groups": lambda d: tuple(Group(**g) for g in d),
     "models": lambda d: {name: Audit.from_dict(m) for name, m in (d or {}).items()},
     "comparisons": lambda d: tuple(_comparison(c) for c in d or ()),
-    "columns": lambda d: {title: dict(values) for title, values in (d or {}).items()},
+    "merged": lambda d: {into: dict(small) for into, small in (d or {}).items()},
 }

@@ -85,6 +85,10 @@ class Longhand:
         m = self.method
         for row, value in self.rows().items():
             violation = value - m.tolerance
+            if violation > 0:
+                violation = max(violation - m.dead_zone, 0.0)
+            else:
+                violation = min(violation + m.dead_zone, 0.0)
             xi_before = self.error.get(row, 0.0)
             xi = m.nu * xi_before + (1 - m.nu) * violation
             self.error[row] = xi

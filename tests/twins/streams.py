@@ -35,6 +35,8 @@ VARIANTS: dict[str, Method] = {
     "ceag nupi": methods.ceag(**STRONG, dual="nupi", kp=2.0, ki=0.5, nu=0.6),
     "equalized nupi": methods.equalized(dual_lr=0.3, k=5, dual="nupi", kp=2.0, nu=0.3),
     "pairs nupi": methods.all_pairs(**STRONG, dual="nupi", kp=1.0, nu=0.3),
+    "ceag dead zone": methods.ceag(**STRONG, dead_zone=0.1),
+    "equalized dead zone": methods.equalized(dual_lr=0.3, k=5, dead_zone=0.1),
     "ceag k=1": methods.ceag(tolerance=0.02, dual_lr=0.3, k=1),
 }
 

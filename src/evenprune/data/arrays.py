@@ -1,6 +1,7 @@
-"""Samples from an NPZ file: arrays x (inputs), y (labels), one array per group column, and perhaps split."""
+"""The common form of samples, and the arrays of an NPZ file: x (inputs), y (labels), groups, split."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,88 +16,94 @@ Samples = tuple[Array, Array, dict[str, Array]]  # inputs, labels, columns of gr
 SPLITS = ("train", "test", "validation")
 
 
-def load(path: str | Path, *, groups: Sequence[str], test: str | Path | None = None) -> dict[str, Samples]:
-    """The splits of a file by name. Either its array `split` says "train" or "test", or `test` is a file."""
-    whole, problems = _read(path, (*groups, *([] if test else ["split"])))
-    apart, more = _read(test, groups) if test else ({}, [])
+class Normalised(np.ndarray[Any, np.dtype[Any]]):
+    """Images as bytes, and by what prune() normalises them when it uses them: (x / 255 − mean) / deviation.
+
+    An array in every other respect: images that are chosen from it keep the scaling. Numbers that are
+    computed from it are no bytes any more, and have none.
+    """
+
+    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean, deviation of each channel
+
+    @staticmethod
+    def of(images: NDArray[np.uint8], *, mean: Sequence[float], std: Sequence[float]) -> "Normalised":
+        found = images.view(Normalised)  # shares the memory, that of a memory map too
+        found.scaling = tuple(mean), tuple(std)
+        return found
+
+    def __array_finalize__(self, origin: Any) -> None:
+        self.scaling = getattr(origin, "scaling", None) if self.dtype == np.uint8 else None
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What an NPZ file holds, or two of them."""
+
+    inputs: Array
+    labels: Array
+    columns: dict[str, Array]
+    split: Array | None  # None: there is none
+
+
+def load(path: str | Path, *, groups: Sequence[str], test: str | Path | None = None) -> Arrays:
+    """The arrays of a file, as they are. `test`: a file of the test samples; the others are for training."""
+    whole, problems = _read(path, groups, with_split=not test)
+    apart, more = _read(test, groups, with_split=False) if test else ({}, [])
     problems += more
+    if test and not problems:
+        problems += _unlike(whole["x"], apart["x"], str(path), str(test))
     if problems:
         raise InputProblems(problems)
-    if test:
-        return {"train": _samples(whole, groups), "test": _samples(apart, groups)}
-    names = np.char.lower(whole["split"].astype(str))
-    problems = _split_problems(str(path), names)
-    if problems:
-        raise InputProblems(problems)
-    return {name: _samples(whole, groups, names == name) for name in SPLITS if bool((names == name).any())}
+    if not test:
+        return Arrays(whole["x"], whole["y"], {name: whole[name] for name in groups}, whole.get("split"))
+    both = {name: _joined(whole[name], apart[name]) for name in whole}
+    split = np.repeat(["train", "test"], [len(whole["y"]), len(apart["y"])])
+    return Arrays(both["x"], both["y"], {name: both[name] for name in groups}, split)
 
 
-def _samples(arrays: Mapping[str, Array], groups: Sequence[str], rows: Array | None = None) -> Samples:
-    def taken(name: str) -> Array:
-        return arrays[name] if rows is None else arrays[name][rows]
-
-    return _inputs(taken("x")), taken("y"), {name: taken(name) for name in groups}
+def _joined(first: Array, second: Array) -> Array:
+    alike = first.dtype.kind == second.dtype.kind
+    return np.concatenate([a if alike else a.astype(object) for a in (first, second)])
 
 
-def _inputs(values: Array) -> Array:
-    """Bytes stay bytes (they are divided by 255 later), all other numbers become float32."""
-    return values if values.dtype == np.uint8 else values.astype(np.float32)
+def _unlike(train: Array, test: Array, path: str, other: str) -> list[str]:
+    """Inputs of two files must be of one shape, and both or neither bytes: these are divided by 255."""
+    forms = {f"{list(x.shape[1:])} of {'bytes' if x.dtype == np.uint8 else 'numbers'}" for x in (train, test)}
+    if len(forms) == 1:
+        return []
+    each = [f"{list(x.shape)} {x.dtype} in {quoted(at, 300)}" for x, at in ((train, path), (test, other))]
+    return [f"x is {' and '.join(each)}: give both alike"]
 
 
-def _read(path: str | Path, more: Sequence[str]) -> tuple[dict[str, Array], list[str]]:
-    """The arrays x, y and `more`, and everything that is wrong with the file. Nothing is unpickled."""
+def _read(path: str | Path, groups: Sequence[str], *, with_split: bool) -> tuple[dict[str, Array], list[str]]:
+    """The arrays x, y, the groups, and split if there is one; or why there are none. Nothing is unpickled."""
     try:
         with open(path, "rb") as stream:  # numpy leaves files of its own open where they are damaged
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 return {}, [f"{quoted(str(path), 300)} holds a single array; save several with numpy.savez"]
-            wanted = list(dict.fromkeys(("x", "y", *more)))
+            split = ["split"] if with_split and "split" in file.files else []
+            wanted = list(dict.fromkeys(("x", "y", *groups, *split)))
             absent = [name for name in wanted if name not in file.files]
             if absent:
                 return {}, [_absent(path, name, file.files) for name in absent]
             arrays = {name: file[name] for name in wanted}
     except UNREADABLE as error:
         return {}, [f"{quoted(str(path), 300)} cannot be read as NPZ: {_reason(error)}"]
-    return arrays, _array_problems(path, arrays)
+    return arrays, _shape_problems(path, arrays)
 
 
 def _absent(path: str | Path, name: str, names: Sequence[str]) -> str:
-    what = {
-        "x": " (the inputs)",
-        "y": " (the labels)",
-        "split": ' ("train" or "test" for each sample; or give the test samples as a file of their own)',
-    }
+    what = {"x": " (the inputs)", "y": " (the labels)"}
     return f"{quoted(str(path), 300)} has no array {name!r}{what.get(name, '')}; it has {listed(names)}"
 
 
-def _array_problems(path: str | Path, arrays: Mapping[str, Array]) -> list[str]:
-    file, lengths = quoted(str(path), 300), {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
-    found = []
-    if len(set(lengths.values())) > 1:
-        found.append(f"{file}: unequal lengths: {', '.join(f'{name} {n:,}' for name, n in lengths.items())}")
-    if arrays["x"].dtype.kind not in "biuf":
-        found.append(f"{file}: x holds {arrays['x'].dtype}, inputs are numbers")
-    if arrays["y"].dtype.kind not in "biu":
-        found.append(f"{file}: y holds {arrays['y'].dtype}, labels are whole numbers 0, 1, 2 …")
-    return found + [
-        f"{file}: {name} has shape {list(array.shape)}, give one value per sample"
+def _shape_problems(path: str | Path, arrays: Mapping[str, Array]) -> list[str]:
+    """Arrays that are single values; all else is looked at when samples are made of them."""
+    return [
+        f"{quoted(str(path), 300)}: {name} is a single value, {quoted(array.item())}: give one per sample"
         for name, array in arrays.items()
-        if name != "x" and array.ndim != 1
-    ]
-
-
-def _split_problems(path: str, names: Array) -> list[str]:
-    words = sorted(set(names.tolist()))
-    unknown = [word for word in words if word not in SPLITS]
-    found = (
-        [f"{quoted(path, 300)}: split holds {listed(unknown)}, but knows {listed(SPLITS)} only"]
-        if unknown
-        else []
-    )
-    return found + [
-        f"{quoted(path, 300)}: split marks no sample as {name!r}"
-        for name in ("train", "test")
-        if name not in words
+        if not array.ndim
     ]
 
 

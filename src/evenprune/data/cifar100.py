@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data import cifar100_official, cifar100_pictures, cifar100_places
-from evenprune.download import Remote
+from evenprune.download import Remote, differences
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
@@ -101,7 +101,8 @@ def load(folder: str | Path, *, groups: Groups = "class", strict: bool = True) -
     """CIFAR-100 from a folder or an archive: official (python, binary), Parquet, or mosaics.
 
     Labels, names and superclasses are always checked. `strict` also demands the official number of images
-    of every class. The samples keep the order of the files, which may be by class: shuffle them.
+    of every class, and of an archive by its official name the published checksums. The samples keep the order
+    of the files, which may be by class: shuffle them.
     """
     problems = _unknown_groups(groups)
     try:
@@ -111,6 +112,7 @@ def load(folder: str | Path, *, groups: Groups = "class", strict: bool = True) -
     except InputProblems as error:
         raise InputProblems(problems + error.problems) from None
     problems += contents.problems
+    problems += _unofficial(place.path) if strict and place.form == "archive" else []
     for kind, names in contents.names.items():
         problems += _name_problems(f"{quoted(str(place.path), 300)}: {kind}_label_names", kind, names)
     splits = {name: Images(*arrays) for name, arrays in contents.splits.items()}
@@ -123,25 +125,28 @@ def load(folder: str | Path, *, groups: Groups = "class", strict: bool = True) -
 
 
 def split(images: Images, groups: Groups | Sequence[str] = "class") -> "Split":
-    """The samples as fit() takes them: tensors that share memory with the arrays, labels = fine classes.
+    """The samples as fit() and prune() take them: tensors that share memory with the arrays, labels = fine
+    classes, normalised by MEAN and STD when they are used; prune() knows the names of the groups.
 
     `groups` is "class", "superclass", or the names in use, `Cifar100.groups`.
     """
     import torch
 
+    from evenprune.data.named_split import NamedSplit
     from evenprune.recipe import Split
 
     word = groups if isinstance(groups, str) else _word_for(groups)
     problems = _unknown_groups(word)
     if problems:
         raise InputProblems(problems)
-    return Split(
+    own = Split(
         inputs=torch.from_numpy(images.images),
         labels=torch.from_numpy(images.fine),
         groups=torch.from_numpy(images.fine if word == "class" else images.coarse),
         mean=torch.tensor(MEAN),
         std=torch.tensor(STD),
     )
+    return NamedSplit.of(own, GROUPS[word])
 
 
 def _word_for(names: Sequence[str]) -> str:
@@ -155,6 +160,18 @@ def _unknown_groups(groups: str) -> list[str]:
 
 
 # --- checks ---
+
+
+def _unofficial(path: Path) -> list[str]:
+    """How an archive by an official name differs from the published one."""
+    remote = next((remote for remote in ARCHIVES.values() if remote.name == path.name), None)
+    wrong = [] if remote is None else differences(path, remote)
+    if remote is None or not wrong:
+        return []
+    return [
+        f"{quoted(str(path), 300)} is not the archive published at {remote.url}: {'; '.join(wrong)}. Fetch "
+        "it again, or read what is there with strict=False"
+    ]
 
 
 def _name_problems(where: str, kind: str, names: list[str]) -> list[str]:

@@ -71,9 +71,16 @@ def _unpacked(path: Path) -> tuple[dict[str, bytes], list[str]]:
                     )
                 elif (content := archive.extractfile(member)) is not None:
                     files[name] = content.read()
+            _read_to_the_end(archive.fileobj)
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
         problems.append(f"{shown(path)} is damaged or cut short ({error}); fetch it again")
     return files, problems
+
+
+def _read_to_the_end(stream: Any) -> None:
+    """The checksum of a packed stream stands behind its last byte, and is compared there."""
+    while stream.read(1 << 20):
+        pass
 
 
 def _read_names(files: dict[str, bytes], path: Path, contents: Contents) -> None:

@@ -46,15 +46,22 @@ def _too_many(values: Sequence[Any]) -> str:
     return f"{len(texts):,} different values on {len(values):,} samples, such as {listed(texts[:3])}"
 
 
-def too_many_groups(name: str, values: Sequence[Any]) -> list[str]:
-    """The problem of a column of groups that is an identifier or a measurement."""
+def too_many_groups(name: str, values: Sequence[Any], *, merged_below: int | None = None) -> list[str]:
+    """The problem of a column of groups that is an identifier or a measurement. merged_below: after that."""
     many = _too_many(values)
     if not many:
         return []
+    if merged_below is not None:
+        after = f"after groups of fewer than {merged_below:,} training samples were merged"
+        return [
+            f"group column {quoted(name)} holds {many}, {after}: raise merge_below, or name another column"
+        ]
     _, words = numbers_of(np.array(list(values), dtype=object))
     ranges = f"put its numbers into ranges, bins={{{quoted(name)}: 4}} (--bin {name}=quantiles:4), or name"
     hint = "is it an identifier? Name another column" if words else f"{ranges} another column"
-    return [f"group column {quoted(name)} holds {many}: {hint}"]
+    several = len(values) > 2 * len(set(map(text_of, values)))  # samples of a value, on average
+    merge = ", or make one group of the small ones: merge_below=30 (--merge-below 30)" if several else ""
+    return [f"group column {quoted(name)} holds {many}: {hint}{merge}"]
 
 
 def numbered(
@@ -66,15 +73,18 @@ def numbered(
     texts are numbered in sorted order. names: of the samples, for messages.
     """
     values = plain(labels)
+    if known and classes is not None and set(classes) <= set(known):  # by their names, not by their codes
+        names_of = {**dict(enumerate(known)), -1: None}
+        values, known = [names_of.get(value, value) for value in values], None
     given = [value for value in values if value is not None and not (known and value == -1)]
     problems, many = _missing(values, names, known), _too_many(given)
     if many:
         problems.append(f"the label holds {many}: is it the right column?")
     distinct = {text_of(value) or "" for value in given}
     if len(distinct) == 1:
-        problems.append(
-            f"there is one class only: every label is {quoted(next(iter(distinct)))}; is it the right column?"
-        )
+        only = next(iter(distinct))
+        only = known[int(only)] if known and only.isdecimal() and int(only) < len(known) else only
+        problems.append(f"there is one class only: every label is {quoted(only)}; is it the right column?")
     whole = bool(given) and all(type(value) is int for value in given)
     if classes is not None:
         ordered, more = _as_wished(distinct, classes)

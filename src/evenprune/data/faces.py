@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data import image_cache, image_decoding
-from evenprune.data.arrays import Samples
+from evenprune.data.arrays import Normalised, Samples
 from evenprune.data.image_pool import Progress, in_order, nothing_shown
 from evenprune.reading import quoted
 from evenprune.tally import InputProblems
@@ -59,18 +59,26 @@ class People:
 
 
 class Faces(dict[str, Samples]):
-    """Samples (images, labels, columns of groups) by split, and what their labels and groups are called."""
+    """Samples (images, labels, columns of groups) by split, and what their labels and groups are called.
+
+    prune(model, **faces, groups=faces.group, …) trains and audits on them: the images stay bytes, the model
+    sees them normalised by MEAN and STD, and the groups have their names.
+    """
 
     def __init__(self, splits: Mapping[str, Samples], *, names: Names, target: str, group: str) -> None:
         super().__init__(splits)
         self.classes = names.of(target)  # label i is called classes[i]
-        self.group = group  # the column of the task's groups: prune(…, groups=faces.group)
+        self.group = group  # the column of the task's groups
         self.groups = names.of(group)  # their names, in the order of the paper's tables
 
     def split(self, name: str) -> "Split":
-        """One split as fit() takes it: normalised, group i is groups[i]; shares memory with the images."""
+        """One split as fit() takes it: normalised, group i is groups[i]; shares memory with the images.
+
+        prune(train=faces.split("train"), …, groups=faces.group) takes it as well, and knows the names.
+        """
         import torch
 
+        from evenprune.data.named_split import NamedSplit
         from evenprune.recipe import Split
 
         images, labels, columns = self[name]
@@ -79,13 +87,14 @@ class Faces(dict[str, Samples]):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             inputs = torch.from_numpy(images)  # a read-only memory map, perhaps: nothing writes to it
-        return Split(
+        split = Split(
             inputs=inputs,
             labels=torch.from_numpy(labels),
             groups=torch.from_numpy(ids),
             mean=torch.tensor(MEAN),
             std=torch.tensor(STD),
         )
+        return NamedSplit.of(split, self.groups)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(labels):,} {name}" for name, (_, labels, _) in self.items())
@@ -93,12 +102,12 @@ class Faces(dict[str, Samples]):
 
 
 def samples(images: Images, people: People, names: Names, target: str) -> Samples:
-    """The common form: images, labels, and all attributes as columns."""
+    """The common form: images that prune() normalises, labels, and all attributes as columns."""
     ids = {"race": people.race, "gender": people.gender}
     ids["race x gender"] = people.race * len(names.genders) + people.gender
     columns: dict[str, NDArray[Any]] = {name: np.array(names.of(name))[own] for name, own in ids.items()}
     columns["age"] = people.age
-    return images, ids[target].astype(np.int64), columns
+    return Normalised.of(images, mean=MEAN, std=STD), ids[target].astype(np.int64), columns
 
 
 def task_problems(*, target: str, group: str, image_size: object) -> list[str]:

@@ -10,8 +10,6 @@ The official validation images are the test data. https://github.com/joojs/fairf
 
 import csv
 import os
-import pickle
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +64,8 @@ def load(
 ) -> Faces:
     """Training and test samples; labels are the target, columns are race, gender, "race x gender" and age.
 
+    To prune on them: prune(model, **faces, groups=faces.group, …). The model sees the images normalised by
+    faces.MEAN and faces.STD.
     Ages are ranges, as FairFace has them. image_size: side that the images are brought to (bicubic), never
     larger than they are. cache: folder that keeps the decoded images (see image_cache); at 224 pixels they
     take 15 GB. strict: demands all of the official images, with the margin of 0.25.
@@ -204,34 +204,17 @@ def _margin_problems(path: Path) -> list[str]:
 
 def read_checkpoint(path: str | Path) -> "dict[str, Tensor]":
     """The tensors of a .pt or .safetensors file. Nothing but tensors is ever loaded."""
-    import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from evenprune import state_file
 
-    shown = quoted(str(path), 300)
-    try:
-        if str(path).endswith(".safetensors"):
-            return load_file(path)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputProblems(
-            [f"{shown} holds Python objects, which are never loaded, or is no checkpoint; save a state dict"]
-        ) from None
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise InputProblems([f"{shown} cannot be read as a checkpoint: {reason}"]) from None
-    tensors = isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())
-    if not tensors:
-        raise InputProblems([f"{shown} holds {type(state).__name__}; give a state dict: tensors by name"])
-    return dict(state)
+    return state_file.read(path)
 
 
 def weights_for(state: "Mapping[str, Tensor]", *, target: Target) -> "dict[str, Tensor]":
     """The public ResNet-34's state for models.resnet34(7) or (2): output i is class i of this module's order.
 
-    Load it with load_state_dict. Ages are left out.
+    Load it with load_state_dict. Ages are left out. It expects faces of 224×224 pixels, divided by 255 and
+    normalised by ImageNet's means and deviations, which are faces.MEAN and faces.STD: prune() does so with
+    the images that load() gives.
     """
     import torch
 

@@ -1,6 +1,7 @@
 """Which images a folder holds, with what labels: by a table of paths, or by one folder per class."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from evenprune import formats
+from evenprune.data import utkface_mosaics
 from evenprune.data.image_decoding import SUFFIXES
 from evenprune.data.labelled import WORDS, Listing
 from evenprune.formats import Table, missing_columns, open_table
@@ -186,6 +188,9 @@ def by_folders(folder: Path, names: Names) -> Found:
     if problems:
         raise InputProblems(problems)
     inside = _folders(folder)
+    if (folder / "labels.csv").is_file() and any(utkface_mosaics.is_mosaics(own) for own in inside):
+        told = "holds UTKFace as mosaics, many faces to an image, and no folder per class"
+        raise InputProblems([f"{quoted(str(folder), 300)} {told}; {_reader('utkface', folder)}"])
     parts = {
         part: [(part.name, own.name, path) for own in _folders(part) for path in _images(own)]
         for part in inside
@@ -243,4 +248,18 @@ def _no_images(folder: Path) -> str:
     where = quoted(str(folder), 300)
     told = f"{where} holds images, but no folders of classes" if loose else f"{where} has no images"
     hint = f", such as {tables[0]}" if tables else ""
-    return f"{told}; give a table of paths and labels{hint}, or put the images of each class into a folder"
+    put = f"give a table of paths and labels{hint}, or put the images of each class into a folder"
+    known = _known(folder)
+    return f"{told}; {put}" + (f". Is it {known}? Then {_reader(known.lower(), folder)}" if known else "")
+
+
+def _known(folder: Path) -> str:
+    """A well-known set of faces, told by the names of its files; else nothing."""
+    names = [path.name for path in folder.iterdir()]
+    if any(re.fullmatch(r"fairface_label_\w+\.csv", name) for name in names):
+        return "FairFace"
+    return "UTKFace" if any(utkface_mosaics.NAME.fullmatch(name) for name in names) else ""
+
+
+def _reader(name: str, folder: Path) -> str:
+    return f"read it from Python: evenprune.data.{name}.load({quoted(str(folder), 300)})"

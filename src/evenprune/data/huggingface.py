@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from evenprune import formats
 from evenprune.data import image_cache
+from evenprune.data.folder_listing import USUAL_SPLIT
 from evenprune.data.image_cache import Corrupt
 from evenprune.data.image_pool import Progress
-from evenprune.data.labelled import Inputs, Listing
+from evenprune.data.labelled import WORDS, Inputs, Listing
 from evenprune.formats import Table, missing_columns
+from evenprune.groups import text_of
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
@@ -45,14 +47,36 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (WHOLE, ONE))
 
 
-def parts(data: Any, *, image: str, label: str, groups: Sequence[str]) -> list[Part]:
-    """The splits of a data set; one without a name if it has none."""
-    wanted = list(dict.fromkeys([image, label, *groups]))
+@dataclass(frozen=True)
+class Wanted:
+    """The columns that count: all must be there, but for a `split` of the usual name."""
+
+    image: str
+    label: str
+    groups: Sequence[str]
+    split: str | None
+
+    def of(self, where: str, there: Sequence[str]) -> list[str]:
+        """Those of a data set that has these columns; or what is missing."""
+        needed = [self.image, self.label, *self.groups]
+        if self.split is not None and (self.split != USUAL_SPLIT or USUAL_SPLIT in there):
+            needed.append(self.split)
+        problems = missing_columns(Table(where, tuple(there), pl.LazyFrame()), list(dict.fromkeys(needed)))
+        if problems:
+            raise InputProblems(problems)
+        return list(dict.fromkeys(needed))
+
+
+def parts(
+    data: Any, *, image: str, label: str, groups: Sequence[str], split: str | None = None
+) -> list[Part]:
+    """The splits of a data set; one without a name if it has none. split: column that tells them, if any."""
+    wanted = Wanted(image, label, groups, split)
     if isinstance(data, str | Path):
-        return _saved(Path(data), wanted, image)
+        return _saved(Path(data), wanted)
     if not isinstance(data, Mapping):
-        return [_of_object("", data, wanted, image)]
-    return _together([partial(_of_object, str(name), part, wanted, image) for name, part in data.items()])
+        return [_of_object("", data, wanted)]
+    return _together([partial(_of_object, str(name), part, wanted) for name, part in data.items()])
 
 
 def _together(makers: Sequence[Callable[[], Part]]) -> list[Part]:
@@ -67,8 +91,12 @@ def _together(makers: Sequence[Callable[[], Part]]) -> list[Part]:
     return found
 
 
-def listing(found: Sequence[Part], *, label: str, groups: Sequence[str]) -> Listing:
-    """What is known of all splits in a row; label 0, 1, … are those of the first split, by their names."""
+def listing(found: Sequence[Part], *, label: str, groups: Sequence[str], split: str | None = None) -> Listing:
+    """What is known of all splits in a row; label 0, 1, … are those of the first split, by their names.
+
+    split: the column that tells the splits of a data set of one split; of another name than the usual one,
+    always.
+    """
 
     def joined(name: str) -> list[Any]:
         return [value for part in found for value in _named(part, name)]
@@ -76,15 +104,39 @@ def listing(found: Sequence[Part], *, label: str, groups: Sequence[str]) -> List
     names = [
         f"{part.name}[{row}]" if part.name else f"row {row}" for part in found for row in range(len(part))
     ]
-    several = len(found) > 1 or bool(found[0].name)
+    own = [part.name for part in found for _ in range(len(part))]
+    splits, notes = own if len(found) > 1 or found[0].name else None, list[str]()
+    if split is not None and all(split in part.columns for part in found):
+        told = joined(split)
+        if len(found) == 1 or split != USUAL_SPLIT:
+            splits = told
+        else:
+            notes = _contradicted(own, told, names, split)
     return Listing(
         where="the data set",
         names=names,
         labels=_labels(found, label),
         columns={name: joined(name) for name in groups},
-        splits=[part.name for part in found for _ in range(len(part))] if several else None,
+        splits=splits,
         classes=found[0].classes.get(label),
+        notes=notes,
     )
+
+
+def _contradicted(own: Sequence[str], told: Sequence[Any], names: Sequence[str], column: str) -> list[str]:
+    """A note on a column of splits that is not used, as the data set is in splits already."""
+
+    def word(value: Any) -> str:
+        text = (text_of(value) or "").strip().lower()
+        return WORDS.get(text, text)
+
+    other = [i for i, (mine, said) in enumerate(zip(own, told, strict=True)) if word(mine) != word(said)]
+    if not other:
+        return []
+    return [
+        f"The splits are those of the data set; its column {quoted(column)} is not used, and says otherwise "
+        f"of {len(other):,} of {len(own):,} samples, such as {names[other[0]]} ({quoted(told[other[0]])})."
+    ]
 
 
 def _labels(found: Sequence[Part], label: str) -> list[Any]:
@@ -149,7 +201,7 @@ def images(
     decoded = image_cache.decode_encoded(
         read, names, keys=names, size=size, cache=cache, corrupt=corrupt, progress=progress, source=source
     )
-    return decoded.images, decoded.kept, decoded.skipped
+    return Inputs(decoded.images, decoded.kept, decoded.skipped, decoded.twins)
 
 
 def _stacked(found: Sequence[Part], places: Sequence[int], size: int | None) -> Inputs:
@@ -158,7 +210,7 @@ def _stacked(found: Sequence[Part], places: Sequence[int], size: int | None) -> 
     if len(shapes) > 1:
         shown = " and ".join(str(list(shape)) for shape in sorted(shapes))
         raise InputProblems([f"the images are arrays of shape {shown}: arrays are taken as they are"])
-    return np.concatenate(arrays)[list(places)], np.arange(len(places)), []
+    return Inputs(np.concatenate(arrays)[list(places)], np.arange(len(places)))
 
 
 def channels_first(arrays: NDArray[Any]) -> NDArray[Any]:
@@ -188,27 +240,21 @@ def _channels_last(shape: Sequence[int], channels: int) -> bool:
 # --- objects ---
 
 
-def _of_object(name: str, data: Any, wanted: Sequence[str], image: str) -> Part:
+def _of_object(name: str, data: Any, wanted: Wanted) -> Part:
     where = f"split {quoted(name)}" if name else "the data set"
     if not (hasattr(data, "with_format") and hasattr(data, "features")):
         raise InputProblems([f"{where} is a {type(data).__name__}; give a Dataset or a DatasetDict"])
     if not hasattr(data, "__len__"):
         raise InputProblems([f"{where} is streamed; load it without streaming=True"])
-    _refuse_missing(where, list(data.column_names), wanted)
-    table = data.select_columns(list(wanted)).with_format("arrow")[:]
-    classes = {c: list(data.features[c].names) for c in wanted if hasattr(data.features[c], "names")}
-    columns = {c: table[c].to_pylist() for c in wanted if c != image}
+    needed, image = wanted.of(where, list(data.column_names)), wanted.image
+    table = data.select_columns(needed).with_format("arrow")[:]
+    classes = {c: list(data.features[c].names) for c in needed if hasattr(data.features[c], "names")}
+    columns = {c: table[c].to_pylist() for c in needed if c != image}
     pictures = table[image]
     if type(data.features[image]).__name__ == "Image":
         return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row].as_py()))
     arrays = data.select_columns([image]).with_format("numpy")[:][image]
     return Part(name, columns, classes, arrays=_numbers(arrays, f"column {quoted(image)} of {where}"))
-
-
-def _refuse_missing(where: str, there: Sequence[str], wanted: Sequence[str]) -> None:
-    problems = missing_columns(Table(where, tuple(there), pl.LazyFrame()), wanted)
-    if problems:
-        raise InputProblems(problems)
 
 
 def _bytes(value: Any) -> bytes:
@@ -224,25 +270,25 @@ def _bytes(value: Any) -> bytes:
 # --- folders ---
 
 
-def _saved(folder: Path, wanted: Sequence[str], image: str) -> list[Part]:
+def _saved(folder: Path, wanted: Wanted) -> list[Part]:
     where = quoted(str(folder), 300)
     if not is_saved(folder):
         raise InputProblems([f"{where} is no folder that save_to_disk of the package datasets wrote"])
     if not (folder / WHOLE).is_file():
-        return [_saved_part("", folder, wanted, image)]
+        return [_saved_part("", folder, wanted)]
     names = [str(name) for name in _said(folder / WHOLE, "splits", list)]
-    return _together([partial(_saved_part, name, folder / Path(name).name, wanted, image) for name in names])
+    return _together([partial(_saved_part, name, folder / Path(name).name, wanted) for name in names])
 
 
-def _saved_part(name: str, folder: Path, wanted: Sequence[str], image: str) -> Part:
+def _saved_part(name: str, folder: Path, wanted: Wanted) -> Part:
     where = quoted(str(folder), 300)
     features = _said(folder / "dataset_info.json", "features", dict)
     files = [folder / Path(str(entry["filename"])).name for entry in _said(folder / ONE, "_data_files", list)]
-    _refuse_missing(where, list(features), wanted)
+    needed, image = wanted.of(where, list(features)), wanted.image
     with formats.refused(where):
-        frame = pl.concat([pl.read_ipc_stream(file, columns=list(wanted)) for file in files])
-    classes = {c: list(features[c]["names"]) for c in wanted if features[c].get("_type") == "ClassLabel"}
-    columns = {c: frame[c].to_list() for c in wanted if c != image}
+        frame = pl.concat([pl.read_ipc_stream(file, columns=needed) for file in files])
+    classes = {c: list(features[c]["names"]) for c in needed if features[c].get("_type") == "ClassLabel"}
+    columns = {c: frame[c].to_list() for c in needed if c != image}
     if features[image].get("_type") == "Image":
         pictures = frame[image]
         return Part(name, columns, classes, encoded=lambda row: _bytes(pictures[row]))

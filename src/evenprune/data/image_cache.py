@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune import atomic
-from evenprune.data import image_decoding, image_store
+from evenprune.data import image_decoding, image_store, twins
 from evenprune.data.image_decoding import Pixels, Unreadable
 from evenprune.data.image_pool import Progress, in_order, nothing_shown, shown
 from evenprune.data.image_store import VERSION, Images
@@ -98,7 +98,7 @@ def decode_encoded(
     def hashed(place: int) -> bytes:
         data = read(place)
         if place not in digests:
-            digests[place] = hashlib.blake2b(data, digest_size=32).digest()
+            digests[place] = twins.digest(data)
         return data
 
     task = _Task(hashed, digests, len(names), size, corrupt, progress)
@@ -109,14 +109,7 @@ def decode_encoded(
         raise InputProblems(problems)
     kept = np.array([i for i in range(len(names)) if i not in found.unread], dtype=np.int64)
     skipped = [(names[i], reason) for i, reason in sorted(found.unread.items())]
-    return Decoded(images, kept, skipped, _twins(digests))
-
-
-def _twins(digests: dict[int, bytes]) -> list[list[int]]:
-    places: dict[bytes, list[int]] = {}
-    for place, digest in sorted(digests.items()):
-        places.setdefault(digest, []).append(place)
-    return [same for same in places.values() if len(same) > 1]
+    return Decoded(images, kept, skipped, twins.grouped(digests))
 
 
 @dataclass(frozen=True)

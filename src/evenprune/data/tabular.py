@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from evenprune.data.arrays import Samples
 from evenprune.data.folder_listing import USUAL_SPLIT
-from evenprune.data.labelled import Listing, Loaded, Wishes, assemble
+from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
 from evenprune.formats import Table, missing_columns, open_table, refused
 from evenprune.group_rules import Bins
 from evenprune.groups import MISSING, factorize, natural_key
@@ -55,7 +55,9 @@ class Tabular(Loaded):
     """Splits by name, as prune(model, **data) takes them, and `description`."""
 
     def __init__(self, loaded: Loaded, splits: dict[str, Samples], description: Description) -> None:
-        super().__init__(splits, classes=loaded.classes, counted=loaded.counted, skipped=[])
+        super().__init__(
+            splits, classes=loaded.classes, counted=loaded.counted, skipped=loaded.skipped, notes=loaded.notes
+        )
         self.description = description
 
     def __repr__(self) -> str:
@@ -75,6 +77,7 @@ def load(
     merge_below: int | None = None,
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
+    heldout_share: float = 0.0,
     seed: int = 0,
 ) -> Tabular:
     """The rows of a table in splits by name: float32 [N, features], class ids, columns of groups.
@@ -83,7 +86,9 @@ def load(
         groups and the split; those that hold numbers alone are numeric. Groups are inputs only if listed.
     ignore: columns that are no inputs either.
     split: column with train, test or validation. A table without the column "split", or None: a split of each
-        class is drawn, `test_share` of it to test, by `seed`; the same at every call.
+        class is drawn, `test_share` of it to test, by `seed` and the places of the rows; the same at every
+        call.
+    heldout_share: share of each class that is held out beside the test rows; see folder.load.
     bins, merge_below: numbers of groups in ranges, small groups merged; see folder.load.
     classes: the labels in the order of the model's outputs. Else whole numbers stay as they are, and texts
         are numbered in sorted order.
@@ -119,7 +124,13 @@ def load(
         splits=None if split is None or split not in frame.columns else frame[split].to_list(),
     )
     wishes = Wishes(
-        groups=chosen, classes=classes, test_share=test_share, seed=seed, bins=bins, merge_below=merge_below
+        groups=chosen,
+        classes=classes,
+        test_share=test_share,
+        heldout_share=heldout_share,
+        seed=seed,
+        bins=bins,
+        merge_below=merge_below,
     )
     loaded = assemble(listing, _places, wishes, problems + found)  # the inputs are rows of the table, for now
     rows: dict[str, IntArray] = {name: places for name, (places, _, _) in loaded.items()}
@@ -130,8 +141,8 @@ def load(
     return Tabular(loaded, splits, description)
 
 
-def _places(order: list[int]) -> tuple[IntArray, IntArray, list[tuple[str, str]]]:
-    return np.array(order, dtype=np.int64), np.arange(len(order)), []
+def _places(order: list[int]) -> Inputs:
+    return Inputs(np.array(order, dtype=np.int64), np.arange(len(order)))
 
 
 def _opened(path: str) -> Table:

@@ -6,7 +6,6 @@ numpy's RandomState(1357), and the first fifth is the test data.
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from evenprune.data import faces, utkface_mosaics
 from evenprune.data.faces import Faces, Group, Ids, Images, Names, People, Target
 from evenprune.data.image_pool import Progress
-from evenprune.data.utkface_mosaics import Row
+from evenprune.data.utkface_mosaics import NAME, Row
 from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
@@ -26,8 +25,6 @@ COUNTS = (10078, 4526, 3434, 3975, 1692)  # images of each race
 SPLIT_SEED = 1357
 TEST_SHARE = 0.2
 
-# The date has 17 digits, and not always a dot or nothing else behind it.
-NAME = re.compile(r"(\d{1,3})_([01])_(?:([0-4])_)?\d{12,}\D.*")
 SUBFOLDERS = ("UTKFace", "utkface", "utkface_aligned_cropped/UTKFace")
 
 
@@ -52,6 +49,8 @@ def load(
 ) -> Faces:
     """Training and test samples; labels are the target, columns are race, gender, "race x gender" and age.
 
+    To prune on them: prune(model, **faces, groups=faces.group, …). The model sees the images normalised by
+    faces.MEAN and faces.STD.
     others: False leaves out the people of race Others, and the class of that name, after the split.
     image_size: side that the images are brought to (bicubic), never larger than they are.
     cache: folder that keeps the decoded jpgs (see image_cache); mosaics are decoded in seconds.

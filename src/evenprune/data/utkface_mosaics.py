@@ -24,6 +24,15 @@ from evenprune.tally import InputProblems
 
 Row = tuple[str, str, str, str]  # file, age, gender, race; race may be empty
 
+# Of an original jpg. The date has 17 digits, and not always a dot or nothing else behind it.
+NAME = re.compile(r"(\d{1,3})_([01])_(?:([0-4])_)?\d{12,}\D.*")
+MOSAIC = re.compile(r"utk_(\d+)\.jpg")
+
+
+def is_mosaics(folder: Path) -> bool:
+    """Whether a folder holds mosaics, and is named for the side of their tiles."""
+    return folder.name.isdecimal() and any(MOSAIC.fullmatch(path.name) for path in folder.iterdir())
+
 
 def rows(place: Path) -> list[Row]:
     """The lines of labels.csv, checked."""
@@ -107,9 +116,7 @@ def _mosaics(place: Path, image_size: int | None) -> tuple[int, list[Path]]:
     if not fitting:
         raise InputProblems([enlarged(image_size or 0, sides[-1], f"the tiles in {name} are")])
     side = fitting[-1] if image_size is None else fitting[0]
-    found = {
-        int(m[1]): p for p in (place / str(side)).iterdir() if (m := re.fullmatch(r"utk_(\d+)\.jpg", p.name))
-    }
+    found = {int(m[1]): p for p in (place / str(side)).iterdir() if (m := MOSAIC.fullmatch(p.name))}
     absent = sorted(set(range(max(found, default=0) + 1)) - set(found))
     if absent:
         raise InputProblems([f"{name} lacks {listed([f'{side}/utk_{n:02d}.jpg' for n in absent])}"])

@@ -1,0 +1,212 @@
+"""A `Method`: what is constrained and how, as one value that refuses what does not go together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args, get_origin, get_type_hints
+
+FOLDS = "folds"  # as multipliers_on: the training samples, each answered by models that never saw it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What is constrained, how it is estimated, how the multipliers move. `methods` has one for each name.
+
+    methods.py explains the choices that a person makes.
+    """
+
+    name: str
+    measure: Literal["accuracy", "loss"] = "accuracy"
+    against_dense: bool = True
+    rows: Literal["none", "mean", "extremes", "pairs", "dro"] = "mean"
+    kind: Literal["at_most", "equal", "absolute", "two_sided"] = "at_most"
+    estimator: Literal["none", "batch", "ring", "table", "pass"] = "ring"
+    tolerance: float = 0.0
+    dual_lr: float = 0.0
+    k: int = 40
+    overall: Literal["micro", "macro"] = "micro"
+    negative: Literal["clip", "keep"] = "clip"
+    mean: Literal["lagrangian", "detached"] = "lagrangian"
+    side: Literal["estimate", "batch"] = "estimate"  # of kind="absolute": whose sign the primal takes
+    dual: Literal["sgd", "nupi"] = "sgd"
+    kp: float = 0.0
+    ki: float = 1.0
+    nu: float = 0.0
+    # A split that neither model trains on, or "folds" (see folds.py); None: the training batches.
+    multipliers_on: str | None = None
+    refresh: int = 0  # of estimator="pass": steps between full passes over that split
+    moves_on: Literal["estimate", "lower"] = "estimate"  # of ψ: what the tolerance is taken from
+    caution: float = 0.0  # normal deviate of the limits of ψ: 1.645 is 95 % on each side
+    dead_zone: float = 0.0  # in units of the measure: so small a violation moves no multiplier
+    distill: float = 0.0  # share of the dense model's soft labels in the loss
+    temperature: float = 4.0  # of those soft labels
+    focus: float = 0.0  # power of 1 - p, p the dense model's probability of the right answer, as a weight
+    floor: float = 0.0  # the least weight of a sample, where 1 is the largest
+    targets: Literal["labels", "corrected"] = (
+        "labels"  # corrected: soft labels where the dense model is right
+    )
+    sampling: Literal["uniform", "balanced"] = "uniform"  # balanced: every group as often as any other
+    keep: Literal["last", "best", "feasible"] = "last"
+    keep_on: str | None = None
+    importance: Literal["magnitude", "fairgrape", "fairgrape_fast"] = "magnitude"  # which weights go last
+
+    def __post_init__(self) -> None:
+        wrong = _wrong_words(self) + _wrong_numbers(self)
+        if wrong:
+            raise ValueError(f"Method {self.name!r}: " + "; ".join(wrong) + ".")
+        none = self.rows == "none"
+        rules = (
+            (
+                self.tolerance >= 0,
+                f"tolerance is {self.tolerance}; a fraction (0.01: one point), not negative",
+            ),
+            (self.dual_lr >= 0, f"dual_lr is {self.dual_lr}; it must not be negative"),
+            (self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
+            (0 <= self.nu < 1, f"nu is {self.nu}; it must lie in [0, 1)"),
+            (none == (self.estimator == "none"), f"rows={self.rows!r} with estimator={self.estimator!r}"),
+            (
+                self.kind != "equal" or self.tolerance == 0,
+                f"an equality has no tolerance, got {self.tolerance}",
+            ),
+            (
+                self.kind == "at_most" or self.rows in ("mean", "none"),
+                f"kind={self.kind!r} needs rows='mean'; rows={self.rows!r} takes kind='at_most'",
+            ),
+            (
+                self.dual == "nupi" or (self.kp, self.ki, self.nu) == (0, 1, 0),
+                "kp, ki and nu belong to dual='nupi'",
+            ),
+            (
+                self.side == "estimate"
+                or (self.kind, self.measure, self.against_dense) == ("absolute", "loss", False),
+                "side='batch' belongs to kind='absolute', measure='loss', against_dense=False",
+            ),
+            (
+                (self.keep != "last") == (self.keep_on is not None),
+                f"keep={self.keep!r} needs keep_on, the name of a split; keep='last' takes none",
+            ),
+            (
+                self.keep != "feasible"
+                or (self.rows, self.kind, self.measure) == ("mean", "at_most", "accuracy"),
+                "keep='feasible' judges by ψ ≤ tolerance: rows='mean', kind='at_most', measure='accuracy'",
+            ),
+            *self._primal_rules(),
+            *self._heldout_rules(),
+        )
+        broken = [problem for holds, problem in rules if not holds]
+        if broken:
+            raise ValueError(f"Method {self.name!r}: " + "; ".join(broken) + ".")
+
+    def _primal_rules(self) -> tuple[tuple[bool, str], ...]:
+        return (
+            (0 <= self.distill <= 1, f"distill is {self.distill}; it must lie in [0, 1]"),
+            (self.temperature > 0, f"temperature is {self.temperature}; it must be positive"),
+            (self.focus >= 0, f"focus is {self.focus}; it must not be negative"),
+            (0 <= self.floor <= 1, f"floor is {self.floor}; it must lie in [0, 1]"),
+            (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
+            (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
+        )
+
+    def _heldout_rules(self) -> tuple[tuple[bool, str], ...]:
+        apart, constrained = self.multipliers_on is not None, self.rows not in ("none", "dro")
+        return (
+            (not apart or constrained, f"multipliers_on needs multipliers; rows={self.rows!r} has none"),
+            (self.refresh >= 0, f"refresh is {self.refresh}; it must not be negative"),
+            (
+                (self.estimator == "pass") == (self.refresh > 0),
+                f"estimator={self.estimator!r} with refresh={self.refresh}: full passes need the steps "
+                "from one to the next, other estimators take none",
+            ),
+            (self.estimator != "pass" or apart, "estimator='pass' needs multipliers_on, the name of a split"),
+            (
+                not apart or self.negative == "clip",
+                "negative='keep' with multipliers_on: under held-out multipliers no sample weight is ever "
+                "negative, as that would reward a loss without bound; take negative='clip'",
+            ),
+            *self._caution_rules(),
+            (
+                not self.cross_fitted or self.estimator == "pass",
+                f"multipliers_on={FOLDS!r} needs estimator='pass' and refresh, the steps between passes",
+            ),
+            (
+                not self.cross_fitted or self.importance == "magnitude",
+                f"multipliers_on={FOLDS!r} with importance={self.importance!r}, which looks at all samples; "
+                "take 'magnitude'",
+            ),
+        )
+
+    def _caution_rules(self) -> tuple[tuple[bool, str], ...]:
+        constrained, caution = self.rows not in ("none", "dro"), self.caution
+        return (
+            (caution >= 0, f"caution is {caution}; it must not be negative"),
+            (self.dead_zone >= 0, f"dead_zone is {self.dead_zone}; a fraction, not negative"),
+            (
+                self.dead_zone == 0 or constrained,
+                f"dead_zone needs multipliers; rows={self.rows!r} has none that it could rest",
+            ),
+            (
+                self.moves_on == "estimate" or caution > 0,
+                "moves_on='lower' needs caution, how many standard errors below ψ the limit lies: "
+                "1.645 is a limit of 95 %",
+            ),
+            (
+                caution == 0
+                or (self.estimator, self.measure, self.against_dense) == ("pass", "accuracy", True),
+                f"caution with estimator={self.estimator!r} and measure={self.measure!r}: limits of ψ need "
+                "the samples that pruning broke and fixed, which full passes alone count: take "
+                "estimator='pass' and measure='accuracy', or a dead_zone",
+            ),
+            (
+                caution == 0 or (self.rows, self.kind, self.overall) == ("mean", "at_most", "micro"),
+                "caution belongs to rows='mean' with kind='at_most' and overall='micro'",
+            ),
+        )
+
+    @property
+    def cross_fitted(self) -> bool:
+        """Whether its multipliers follow the training samples, each answered by a companion run."""
+        return self.multipliers_on == FOLDS
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether it takes the dense model's answers to every training sample."""
+        return self.distill > 0 or self.focus > 0 or self.targets == "corrected"
+
+
+def _wrong_words(method: Method) -> list[str]:
+    """Choices that do not exist: a misspelt one would otherwise mean another method."""
+    hints = get_type_hints(Method).items()
+    words = {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+    return [
+        f"{name} is {getattr(method, name)!r}; choose {' or '.join(map(repr, allowed))}"
+        for name, allowed in words.items()
+        if getattr(method, name) not in allowed
+    ]
+
+
+def _wrong_numbers(method: Method) -> list[str]:
+    names = (
+        "tolerance",
+        "dual_lr",
+        "kp",
+        "ki",
+        "nu",
+        "caution",
+        "dead_zone",
+        "distill",
+        "temperature",
+        "focus",
+        "floor",
+    )
+    floats = {name: getattr(method, name) for name in names}
+    wrong = [
+        f"{name} is {value!r}; give a finite number"
+        for name, value in floats.items()
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    ]
+    if isinstance(method.k, bool) or not isinstance(method.k, int):
+        wrong.append(f"k is {method.k!r}; a whole number of at least 1")
+    if isinstance(method.refresh, bool) or not isinstance(method.refresh, int):
+        wrong.append(f"refresh is {method.refresh!r}; a whole number of steps")
+    return wrong

@@ -1,0 +1,123 @@
+"""Words for paired differences: which recipes were compared, and what one sees, from the numbers alone."""
+
+import statistics
+from collections.abc import Sequence
+
+from evenprune.paper_pairs import Contrast, Pair, Paired
+from evenprune.paper_variants import FAST, PLAIN, TABLE, Variant
+from evenprune.paper_wording import POINTS, listed, signed
+from evenprune.wording import shorten, visible
+
+RECIPES = {
+    PLAIN: "the plain float32 loop",
+    FAST: "bfloat16, graphs and own kernels",
+    TABLE: "weight decay on all layers, as in table 1",
+    "decay_last": "weight decay on the last layer alone, as the paper's published code",
+}
+SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "last layer"}
+MOST_ALONE = 10  # runs that are named
+TOLD = {
+    ("train", "accuracy"): "training accuracy",
+    ("test", "accuracy"): "test accuracy",
+    ("train", "max_excess_gap"): "max ψ on training data",
+}  # what a sentence speaks of
+
+
+def recipe_name(name: str, other: str = "") -> str:
+    """In full; a table's decay is spoken of only where it is what differs."""
+    if name == TABLE and other != "decay_last":
+        return "the recipe of table 1"
+    return RECIPES.get(name, f"recipe {shorten(visible(name), 40)}")
+
+
+def short_name(name: str) -> str:
+    return SHORT.get(name, shorten(visible(name), 16))
+
+
+def variant_title(variant: Variant) -> str:
+    first, second = recipe_name(variant.first, variant.second), recipe_name(variant.second, variant.first)
+    return f"{second}, beside {first}"
+
+
+def difference(paired: Paired) -> tuple[str, str]:
+    """ "−0.13" and "± 0.03 se"; without the latter for a single seed."""
+    error = paired.standard_error
+    return signed(paired.mean), "" if error is None else f"± {POINTS.number(error)} se"
+
+
+# --- sentences ---
+
+
+def sentences(variant: Variant) -> list[str]:
+    """What one sees: the loops cell by cell, other recipes all methods at once."""
+    names = short_name(variant.first), short_name(variant.second)
+    if PLAIN in (variant.first, variant.second):
+        return [contrast_sentence(row, *names) for row in variant.rows]
+    seeds = listed([_seeds(each) for each in dict.fromkeys(row.seeds for row in variant.rows)])
+    start = f"{names[1]} minus {names[0]}, {seeds}:"
+    moves = [
+        _moves(name, [row.method for row in variant.rows], [row.figures[s][m] for row in variant.rows])
+        for (s, m), name in TOLD.items()
+    ]
+    return [f"{start[0].upper()}{start[1:]} {moves[0]}", *(f"{m[0].upper()}{m[1:]}" for m in moves[1:])]
+
+
+def contrast_sentence(contrast: Contrast, first: str, second: str) -> str:
+    """Second minus first of one cell, number by number, each with what may be said of it."""
+    parts = [
+        f"{name} {_clause(contrast.figures[split][measure], first)}"
+        for (split, measure), name in TOLD.items()
+    ]
+    return f"{contrast.method}, {second} minus {first}, {_seeds(contrast.seeds)}: {'; '.join(parts)}."
+
+
+def _clause(pair: Pair, first: str) -> str:
+    """ "−0.13 ± 0.03 points (95 % limits −0.24 to −0.02: a difference, …)"."""
+    found = pair.difference
+    mean, error = difference(found)
+    said = f"{mean} {error.removesuffix(' se')}".strip()
+    if found.low is None or found.high is None:
+        return f"{said} points (a single seed, so no limits)"
+    limits = f"95 % limits {signed(found.low)} to {signed(found.high)}"
+    return f"{said} points ({limits}: {_seen(pair, first)})"
+
+
+def _seen(pair: Pair, first: str) -> str:
+    if not pair.difference.beyond_chance:
+        return "no difference to be seen"
+    spread = pair.first.sd or 0.0
+    if abs(pair.difference.mean) < spread:
+        return f"a difference, though smaller than between seeds of {first}, sd {POINTS.number(spread)}"
+    return "a difference"
+
+
+def _moves(name: str, methods: Sequence[str], pairs: Sequence[Pair]) -> str:
+    """How far all methods moved, whether that is more than chance, and whether towards the paper."""
+    moved = listed([f"{signed(p.difference.mean)} ({m})" for m, p in zip(methods, pairs, strict=True)])
+    known = [pair.difference.beyond_chance for pair in pairs if pair.difference.beyond_chance is not None]
+    beyond = [f"beyond chance (95 %) in {sum(known)} of {len(known)}"] if known else []
+    told = listed([*beyond, *_towards(pairs)]) if beyond or _towards(pairs) else ""
+    return f"{name} {moved} points{f', {told}' if told else ''}."
+
+
+def _towards(pairs: Sequence[Pair]) -> list[str]:
+    """How the mean distance from the paper's numbers changed."""
+    known = [(pair.paper.mean, pair.first.mean, pair.second.mean) for pair in pairs if pair.paper]
+    if not known:
+        return []
+    before = statistics.fmean(abs(mean - first) for mean, first, _ in known)
+    after = statistics.fmean(abs(mean - second) for mean, _, second in known)
+    old, new = POINTS.number(before), POINTS.number(after)
+    word = "as near to" if old == new else "nearer to" if after < before else "further from"
+    return [f"{word} the paper's (mean distance {old}, then {new})"]
+
+
+def alone_sentence(names: Sequence[str]) -> str:
+    """Runs of another recipe that were not compared, and so are in no table."""
+    shown = [visible(name) for name in names[:MOST_ALONE]]
+    more = len(names) - len(shown)
+    return f"Nothing to compare with: {'; '.join(shown)}{f'; and {more} more' if more else ''}."
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"

@@ -1,0 +1,79 @@
+"""One finished run in numbers, as plain values for JSON; fractions, not percent."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from evenprune.biased_runs import ENDING
+from evenprune.method import Method
+from evenprune.predict import Predictions
+from evenprune.splits import AUDITED, HELDOUT, TRAIN
+from evenprune.training import Fitted
+
+# Settings shown where they are set.
+SPECIAL = (
+    *("dual", "kp", "ki", "nu", "mean", "negative", "overall", "multipliers_on", "refresh", "moves_on"),
+    *("caution", "dead_zone", "distill", "temperature", "focus", "floor", "targets", "sampling", "keep"),
+    *("keep_on", "importance"),
+)
+
+
+def settings(method: Method) -> dict[str, Any]:
+    """What a reader needs to repeat it: the main settings, and others where they are not the usual ones."""
+    ring = {"k": method.k} if method.estimator == "ring" else {}
+    usual = {f.name: f.default for f in fields(Method)}
+    special = {name: getattr(method, name) for name in SPECIAL if getattr(method, name) != usual[name]}
+    if method.name.endswith(ENDING):
+        special["class_bias_on"] = HELDOUT
+    if method.rows == "none":
+        return special
+    main = {"tolerance": method.tolerance, "dual_lr": method.dual_lr, "estimator": method.estimator}
+    return main | ring | special
+
+
+def multiplier_sum(fitted: Fitted) -> float | None:
+    """Σ|λ| at the end; None for a run without multipliers."""
+    last = fitted.history[-1]["multipliers"] if fitted.history else []
+    return sum(abs(value or 0.0) for value in last) if last else None
+
+
+def negative_weights(fitted: Fitted) -> int:
+    """How many sample weights were negative in all."""
+    return sum(int(row["negative_weights"] or 0) for row in fitted.history)
+
+
+def gaps(dense_answers: Predictions, answers: Predictions, names: Sequence[str]) -> dict[str, Any]:
+    """Gaps as the constraints know them: samples without a group count in the mean and are no group."""
+    dense, pruned = dense_answers.reference(names), answers.reference(names)
+    lost = (dense.accuracy - pruned.accuracy).tolist()  # Δ_g
+    gap = dense.overall_accuracy - pruned.overall_accuracy  # Δ
+    known = [g for g in lost if math.isfinite(g)]
+    return {
+        "accuracy": pruned.overall_accuracy,
+        "max_excess_gap": max(known) - gap if known else None,
+        "pairwise_disparity": max(known) - min(known) if known else None,
+        "group_accuracy": numbers(pruned.accuracy.tolist()),
+        "excess_gaps": numbers([g - gap for g in lost]),  # ψ_g = Δ_g − Δ
+    }
+
+
+def epoch(row: Mapping[str, Any], method: Method, groups: int) -> dict[str, Any]:
+    train, test, held = (row["splits"].get(split, {}) for split in (TRAIN, AUDITED, HELDOUT))
+    return {
+        "epoch": row["epoch"],
+        "sparsity": row["sparsity"],
+        "accuracy": train.get("accuracy", row["accuracy"]),
+        "max_excess_gap": train.get("max_excess_gap"),
+        "test_max_excess_gap": test.get("max_excess_gap"),
+        **({"heldout_max_excess_gap": held["max_excess_gap"]} if held else {}),
+        "multipliers": row["multipliers"][:groups] if method.rows == "mean" else [],
+    }
+
+
+def numbers(values: Iterable[float]) -> list[float | None]:
+    return [or_none(value) for value in values]
+
+
+def or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

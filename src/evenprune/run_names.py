@@ -1,0 +1,33 @@
+"""Runs in words: the method with what tells it from others, and the seed."""
+
+from collections.abc import Iterable, Sequence
+
+from evenprune.comparison_wording import title_of
+from evenprune.method import Method
+from evenprune.recipe import Run
+from evenprune.wording import percent
+
+
+def method_labels(runs: Sequence[Run]) -> list[str]:
+    """The method of each run in words: its name, and the settings that tell it from another of that name."""
+    together = {(run.method, run.sparsity): None for run in runs}
+    sparsities = {run.sparsity for run in runs}
+
+    def label(run: Run) -> str:
+        others = [method for method, _ in together if method.name == run.method.name]
+        words = [title_of(run.method.name), *_distinct_settings(run.method, others)]
+        return ", ".join(words + ([f"{percent(run.sparsity)} sparse"] if len(sparsities) > 1 else []))
+
+    return [label(run) for run in runs]
+
+
+def _distinct_settings(method: Method, others: Iterable[Method]) -> list[str]:
+    """Every setting of the method in which another one differs, as name and value, if it has any."""
+    values, rest = vars(method), [vars(other) for other in others]
+    told = {name: value for name, value in values.items() if value is not None}
+    return [f"{name} {value}" for name, value in told.items() if any(o[name] != value for o in rest)]
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """A unique name per run."""
+    return [f"{label}, seed {run.seed}" for label, run in zip(method_labels(runs), runs, strict=True)]

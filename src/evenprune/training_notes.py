@@ -1,0 +1,114 @@
+"""What a reader of a result should know and no table says: idle multipliers, few samples and the like."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from evenprune.limits import sample_size
+from evenprune.method import Method
+from evenprune.reference import DenseReference
+from evenprune.wording import quoted
+
+IDLE = 0.1  # a sum of multipliers below it hardly weighs anything
+WANTED = 0.5  # the sum that a proposed dual step aims at
+WHERE = {None: "on the training data", "heldout": "on the held-out data"}
+
+
+def constrains_gaps(method: Method) -> bool:
+    """Whether it promises a bound on gaps of accuracy."""
+    return (
+        method.rows in ("mean", "extremes", "pairs")
+        and method.measure == "accuracy"
+        and method.kind != "equal"
+    )
+
+
+def idle_multipliers(
+    title: str, method: Method, *, gaps: Sequence[float], sums: Sequence[float], steps: int
+) -> list[str]:
+    """That a method broke its bound while its multipliers hardly moved, and a dual step to try.
+
+    gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow.
+    sums: Σ|λ| at the end of each run. steps: that the multipliers had.
+    """
+    if not constrains_gaps(method) or not gaps or not sums:
+        return []
+    gap, reached = statistics.fmean(gaps), statistics.fmean(sums)
+    if gap <= method.tolerance + 1e-9 or reached >= IDLE:
+        return []
+    better = dual_step(method, gap=gap, reached=reached, steps=steps)
+    what = "max ψ" if method.rows == "mean" else "Ψ_PW"
+    return [
+        f"{title} hardly acted: its multipliers sum to {reached:.2g} at the end, while {what} is "
+        f"{_points(gap)} points {WHERE[method.multipliers_on]} against ε = {_points(method.tolerance)}. A "
+        f"violation raises a multiplier by about dual_lr × violation × steps, and there were {steps:,} "
+        f"steps: dual_lr={better:g} instead of {method.dual_lr:g} would have brought the sum to about "
+        f"{WANTED:g}."
+    ]
+
+
+def dual_step(method: Method, *, gap: float, reached: float, steps: int) -> float:
+    """The dual step that would have brought Σλ to WANTED, had the gaps stayed as they were; one digit.
+
+    Σλ ≈ dual_lr · Σ_t v_t. The violations v_t add up to Σλ / dual_lr, or to what the last one, v · steps,
+    amounts to where that is more: then the multipliers had begun late.
+    """
+    past = reached / method.dual_lr if method.dual_lr else 0.0
+    violations = max(past, (gap - method.tolerance) * steps)
+    return float(f"{WANTED / violations:.1g}")
+
+
+def negative_weights(title: str, method: Method, *, counts: Sequence[int], weights: int) -> list[str]:
+    """How many of a run's sample weights were negative, and what became of them; nothing if none was."""
+    many = statistics.fmean(counts) if counts else 0
+    if not many:
+        return []
+    mean = f", mean of {len(counts)} seeds" if len(counts) > 1 else ""
+    done = "clipped at zero" if method.negative == "clip" else "kept, as in the paper"
+    return [
+        f"{title}: its multipliers grew so large that sample weights were negative ({many:,.0f} of "
+        f"{weights:,} in a run{mean}); they were {done}."
+    ]
+
+
+def too_few(heldout: DenseReference, *, tolerance: float, who: str) -> list[str]:
+    """That the gaps of the held-out split are noise on the scale of the tolerance; nothing if not."""
+    errors, sizes = standard_errors(heldout), heldout.samples
+    known = [group for group in range(len(heldout.names)) if sizes[group] > 0]
+    worst = max(known, key=lambda group: float(errors[group]), default=None)
+    if not tolerance or worst is None or float(errors[worst]) <= tolerance:
+        return []
+    disagreement = float(_disagreement(heldout)[worst])
+    needed = math.ceil(disagreement / tolerance**2)
+    told_apart = sample_size(groups=max(len(known), 2), tolerance=tolerance, disagreement=disagreement)
+    return [
+        f"{heldout.all_samples:,.0f} held-out samples in {len(known)} groups are few for ε = "
+        f"{_points(tolerance)}: the standard error of ψ is about {_points(float(errors[worst]))} points for "
+        f"{quoted(heldout.names[worst])} ({int(sizes[worst]):,} samples), so {who} will follow noise. Some "
+        f"{needed:,} samples a group bring it to ε; to tell ε from nothing takes {told_apart:,}. Hold out "
+        "more, merge groups, or take a larger tolerance."
+    ]
+
+
+def standard_errors(heldout: DenseReference) -> Tensor:
+    """Of ψ_g [groups], from the sizes and the dense accuracy alone: no pruned model is known yet.
+
+    s_g² = (1 − 2π_g) v_g + Σ_k π_k² v_k    v_g = q_g / n_g    q_g = 2 a_g (1 − a_g)
+
+    q_g is the disagreement with a model that is as accurate and errs independently, a_g the dense accuracy as
+    (right + 1)/(n + 2).
+    """
+    v = _disagreement(heldout) / heldout.samples.clamp_min(1)
+    share = heldout.samples / heldout.all_samples
+    return ((1 - 2 * share) * v + (share**2 * v).sum()).clamp_min(0).sqrt()
+
+
+def _disagreement(heldout: DenseReference) -> Tensor:
+    accuracy = (heldout.correct + 1) / (heldout.samples + 2)
+    return 2 * accuracy * (1 - accuracy)
+
+
+def _points(value: float) -> str:
+    return f"{float(f'{100 * value:.2g}'):g}"

@@ -1,0 +1,149 @@
+"""An NPZ file has every check that other data has: classes, groups, splits, shapes; and their flags."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenprune import data_source
+from evenprune.data import arrays
+from evenprune.experiment import Experiment
+from evenprune.tally import InputProblems
+
+COUNT = 80
+
+
+def samples(**changes: Any) -> dict[str, Any]:
+    """Arrays that are all right, but for the changes; None leaves one out."""
+    rng = np.random.default_rng(0)
+    own = {
+        "x": rng.integers(0, 256, (COUNT, 3, 8, 8), dtype=np.uint8),
+        "y": np.arange(COUNT) % 2,
+        "race": np.array(["A", "B"])[np.arange(COUNT) // 2 % 2],
+        "split": np.array(["train", "train", "train", "test"])[np.arange(COUNT) // 4 % 4],
+    }
+    return {name: value for name, value in (own | changes).items() if value is not None}
+
+
+def loaded(folder: Path, *, notes: bool = False, **changes: Any) -> Any:
+    """flags that begin with an underscore are those of the experiment."""
+    flags = {name[1:]: changes.pop(name) for name in list(changes) if name.startswith("_")}
+    np.savez(folder / "d.npz", **samples(**changes))
+    wanted = Experiment(**{"data": str(folder / "d.npz"), "model": "m", "groups": ("race",)} | flags)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        splits = data_source.load(wanted)
+    return (splits, [str(one.message) for one in caught]) if notes else splits
+
+
+def refused(folder: Path, **changes: Any) -> str:
+    with pytest.raises(InputProblems) as caught:
+        loaded(folder, **changes)
+    return str(caught.value)
+
+
+def test_arrays_come_out_as_they_are(tmp_path: Path) -> None:
+    splits, notes = loaded(tmp_path, notes=True)
+    own = samples()
+    for name in ("train", "test"):
+        mine = own["split"] == name
+        inputs, labels, columns = splits[name]
+        assert inputs.dtype == np.uint8
+        assert np.array_equal(inputs, own["x"][mine])
+        assert np.array_equal(labels, own["y"][mine])
+        assert np.array_equal(columns["race"], own["race"][mine])
+    assert notes == []
+
+
+def test_one_class_and_ten_thousand_values_are_refused_before_any_training(tmp_path: Path) -> None:
+    assert "one class only: every label is '0'" in refused(tmp_path, y=np.zeros(COUNT, int))
+    count = 10_000
+    ids = {"x": np.zeros((count, 1), np.float32), "y": np.arange(count) % 2, "race": np.arange(count)}
+    said = refused(tmp_path, split=None, **ids)
+    assert "group column 'race' holds 10,000 different values on 10,000 samples" in said
+
+
+def test_images_with_the_channels_last(tmp_path: Path) -> None:
+    last = samples()["x"].transpose(0, 2, 3, 1)
+    assert np.array_equal(loaded(tmp_path, x=last)["test"][0], loaded(tmp_path)["test"][0])
+    assert loaded(tmp_path, x=last.astype(np.float64))["test"][0].dtype == np.float32
+
+
+def test_labels_that_are_texts_are_numbered_or_in_the_order_of_the_classes(tmp_path: Path) -> None:
+    words = np.array(["no", "yes"])[samples()["y"]]
+    splits, (note,) = loaded(tmp_path, y=words, notes=True)
+    assert splits.classes == ("no", "yes")
+    assert "0 no, 1 yes" in note
+    assert "--classes" in note
+    turned, notes = loaded(tmp_path, y=words, _classes=("yes", "no"), notes=True)
+    assert notes == []
+    assert np.array_equal(turned["test"][1], 1 - splits["test"][1])
+    assert "which classes does not name: 'yes'" in refused(tmp_path, y=words, _classes=("yes",))
+
+
+def test_splits_are_called_as_people_call_them_or_drawn(tmp_path: Path) -> None:
+    words = np.where(np.arange(COUNT) // 4 % 4 == 2, "val", samples()["split"])
+    assert set(loaded(tmp_path, split=words)) == {"train", "test", "validation"}
+    drawn = loaded(tmp_path, split=None)
+    assert {name: len(labels) for name, (_, labels, _) in drawn.items()} == {"train": 64, "test": 16}
+    half = loaded(tmp_path, split=None, _test_share=0.5)
+    assert len(half["test"][1]) == 40
+    three = loaded(tmp_path, split=None, _heldout_share=0.1)
+    assert {name: len(labels) for name, (_, labels, _) in three.items()} == {
+        "train": 56, "test": 16, "validation": 8,
+    }  # fmt: skip
+    assert np.array_equal(three["test"][0], drawn["test"][0])
+    assert "has 20 held-out samples of its own" in refused(tmp_path, split=words, _heldout_share=0.1)
+    said = refused(tmp_path, split=np.array(["train", "tset"])[np.arange(COUNT) % 2])
+    assert "split holds 'tset'" in said
+    assert "no sample in split 'test'" in said
+
+
+def test_everything_bad_comes_in_one_error(tmp_path: Path) -> None:
+    said = refused(
+        tmp_path,
+        x=samples()["x"].astype(str),
+        y=np.eye(2)[samples()["y"]],
+        race=np.zeros((COUNT, 2)),
+        _bin=("race=1",),
+        _classes=("0", "0"),
+    )
+    for part in (
+        "d.npz': x holds <U3, such as",
+        "y has shape [80, 2]: give one value per sample (of one-hot rows: y.argmax(1))",
+        "race has shape [80, 2]: give one value per sample",
+    ):
+        assert part in said
+    assert "unequal lengths: x 80, y 79, race 80, split 80" in refused(tmp_path, y=samples()["y"][1:])
+    assert "race is a single value, 3" in refused(tmp_path, race=np.array(3))
+    assert "has no array 'race'; it has 'x', 'y', 'split'" in refused(tmp_path, race=None)
+
+
+def test_the_test_samples_in_a_file_of_their_own_must_be_like_the_others(tmp_path: Path) -> None:
+    own = samples(split=None)
+    np.savez(tmp_path / "t.npz", **own | {"x": own["x"] / 255})
+    said = refused(tmp_path, _test=str(tmp_path / "t.npz"))
+    assert "x is [80, 3, 8, 8] uint8 in" in said
+    assert "[80, 3, 8, 8] float64 in" in said
+    np.savez(tmp_path / "t.npz", **{name: value[:20] for name, value in own.items()})
+    splits = loaded(tmp_path, _test=str(tmp_path / "t.npz"))
+    assert {name: len(labels) for name, (_, labels, _) in splits.items()} == {"train": 80, "test": 20}
+    splits, (note,) = loaded(tmp_path, _test=str(tmp_path / "t.npz"), _heldout_share=0.25, notes=True)
+    assert {name: len(labels) for name, (_, labels, _) in splits.items()} == {
+        "train": 60, "test": 20, "validation": 20,
+    }  # fmt: skip
+    assert note.startswith("20 of 80 training samples were drawn as the held-out split, a share of 0.25")
+
+
+def test_groups_may_be_the_labels(tmp_path: Path) -> None:
+    assert set(loaded(tmp_path, _groups=("y",))["train"][2]["y"]) == {0, 1}
+
+
+def test_images_that_are_normalised_keep_it_while_they_are_bytes() -> None:
+    images = arrays.Normalised.of(samples()["x"], mean=[0.5], std=[0.25])
+    assert images[3:5].scaling == images[[1, 2]].scaling == ((0.5,), (0.25,))
+    assert (images / 255).scaling is None
+    assert images.astype(np.float32).scaling is None
+    assert np.asarray(images).base is not None

@@ -1,0 +1,79 @@
+"""One setting chosen on the held-out split: by means over seeds, and the run that stands for it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenprune.selection import Candidate, choose, sentence
+
+
+def candidates(**settings: list[tuple[float, float]]) -> list[Candidate]:
+    """Settings by name: (accuracy, max ψ) of every seed."""
+    return [
+        Candidate(f"{name}, seed {seed}", name, name.upper(), accuracy, gap)
+        for name, runs in settings.items()
+        for seed, (accuracy, gap) in enumerate(runs)
+    ]
+
+
+def test_a_lucky_seed_does_not_decide() -> None:
+    lucky = [(0.99, 0.0), (0.80, 0.09), (0.80, 0.09)]  # one seed is better than all others
+    steady = [(0.90, 0.01), (0.90, 0.03), (0.90, 0.02)]
+    found = choose(candidates(a=lucky, b=steady), tolerance=0.02)
+    assert (found.title, found.within, found.settings, found.seeds) == ("B", True, 2, 3)
+    assert found.name == "b, seed 2"  # the median of 0.01, 0.03, 0.02
+
+
+def test_of_those_within_the_tolerance_the_most_accurate_and_else_the_nearest() -> None:
+    runs = {"a": [(0.9, 0.020)], "b": [(0.95, 0.021)], "c": [(0.8, 0.0)]}
+    assert choose(candidates(**runs), 0.02).title == "A"  # exactly the tolerance is within it
+    assert choose(candidates(**runs), 0.03).title == "B"
+    assert choose(candidates(b=runs["b"], a=[(0.99, 0.5)]), 0.01).title == "B"
+
+
+def test_of_two_runs_the_one_with_the_smaller_gap() -> None:
+    assert choose(candidates(a=[(0.9, 0.02), (0.9, 0.01)]), 0.1).name == "a, seed 1"
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=5), min_size=1, max_size=4
+    ),
+    st.floats(0, 1),
+)
+def test_no_setting_is_better_than_the_chosen_one(
+    settings: list[list[tuple[float, float]]], tolerance: float
+) -> None:
+    named = {f"s{i}": runs for i, runs in enumerate(settings)}
+    found = choose(candidates(**named), tolerance)
+    means = {
+        name: [sum(column) / len(runs) for column in zip(*runs, strict=True)] for name, runs in named.items()
+    }
+    inside = [accuracy for accuracy, gap in means.values() if gap <= tolerance]
+    if found.within:
+        assert found.accuracy >= max(inside, default=0.0) - 1e-6
+    else:
+        assert found.gap <= min(gap for _, gap in means.values()) + 1e-9
+    own = sorted(gap for _, gap in named[found.title.lower()])
+    seed = int(found.name.rpartition(" ")[2])
+    assert named[found.title.lower()][seed][1] == own[(len(own) - 1) // 2]
+
+
+@pytest.mark.parametrize(
+    ("runs", "tolerance", "said"),
+    [
+        ({"a": [(0.9, 0.01)] * 3, "b": [(0.8, 0.01)]}, 0.02,
+         "Chosen on the held-out data: A, the most accurate of 2 settings within ε = 2 (mean of 3 seeds: "
+         "90.0 % accurate, max ψ 1.0 points). Its run of the median max ψ is a, seed 1."),
+        ({"a": [(0.9, 0.05)], "b": [(0.8, 0.06)]}, 0.02,
+         "Chosen on the held-out data: A, of 2 settings none is within ε = 2, this one is nearest (90.0 % "
+         "accurate, max ψ 5.0 points)."),
+        ({"a": [(0.9, 0.05)]}, 0.005,
+         "Chosen on the held-out data: A, the only setting, beyond ε = 0.5 (90.0 % accurate, max ψ 5.0 "
+         "points)."),
+    ],
+)  # fmt: skip
+def test_the_choice_in_one_sentence(
+    runs: dict[str, list[tuple[float, float]]], tolerance: float, said: str
+) -> None:
+    assert sentence(choose(candidates(**runs), tolerance), tolerance) == said
