@@ -1,23 +1,24 @@
-"""The runs of the study on unseen data, as values; which dual step of a method counts, by held-out data."""
+"""The runs of the study on unseen data, as values; what one training serves; which dual step counts."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
-from evenprune import methods
-from evenprune.plan import Method
+from evenprune.method import Method
 from evenprune.tally import InputProblems
+from paper.beyond_methods import BIAS, FEASIBLE, KINDS, PASSES, grouped, made
 
-DATASET = "cifar100"  # of rows that name none
+DATASET = "cifar100"
+GROUPINGS = {"cifar100": ("superclass", "class"), "utkface": ("race",)}  # to choose from, the usual one first
 TOLERANCE = 0.01
 PAIR_TOLERANCE = 0.02  # of Ψ_PW and of all pairs: |ψ| ≤ 1 % for all groups bounds Δ_i − Δ_j by 2 %
 LOSS_TOLERANCE = 0.05  # of CELG, in nats
 BUFFER, REFRESH = 40, 88  # samples of a ring; steps from one pass to the next, four passes an epoch
-EL_STEPS, STEPS = (1e-5, 1e-4), (0.0005, 0.002, 0.01)  # dual steps to choose from, each per batch
+# Dual steps to choose from, each per batch.
+EL_STEPS, STEPS, DRO_STEPS = (1e-5, 1e-4), (0.0005, 0.002, 0.01), (0.001, 0.01)
 FOLDS = 4  # of cross-fitting
-BIAS = "NFT + class bias"
+IMPORTANCE_BATCHES = 50  # of FairGRAPE's scores at each pruning
 NEAR = 1e-9  # 0.01 is not above 0.01
 
 
@@ -36,76 +37,18 @@ class Cell:
     buffer: int | None = None  # length of the rings
     refresh: int | None = None  # steps between passes over the held-out samples
     # Samples of a class that the dense model was not trained on, and of these, samples of a group that are
-    # looked at; below 1, a share of them. None: all.
+    # looked at; below 1, a share of them. None: all, as for methods that do not look.
     heldout_per_class: float = 50
     heldout_used: float | None = None
     epochs: int = 60
     folds: int | None = None  # of cross-fitting: as many companions
+    importance_batches: int | None = None  # that FairGRAPE's scores are summed over
 
 
 IDENTITY = tuple(field.name for field in fields(Cell))
 SETTING = tuple(
     name for name in IDENTITY if name not in ("seed", "dual_lr")
 )  # one dual step is chosen in each
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a method is made, and which settings it takes."""
-
-    make: Callable[..., Method]
-    tolerance: Literal["none", "usual", "pairs", "loss", "after"] = "none"  # after: used after training
-    steps: Literal["none", "usual", "el"] = "none"
-    rings: bool = False
-    passes: bool = False
-    sees_heldout: bool = False
-    crossed: bool = False  # multipliers follow folds of the training samples
-
-
-def _heldout(**more: Any) -> Kind:
-    make = partial(methods.ceag, multipliers_on="heldout", estimator="pass", **more)
-    return Kind(make, "usual", "usual", passes=True, sees_heldout=True)
-
-
-def _ringed(make: Callable[..., Method], tolerance: Literal["none", "usual", "pairs", "loss"]) -> Kind:
-    return Kind(make, tolerance, "usual", rings=True)
-
-
-STUDY: dict[str, Kind] = {
-    "NFT": Kind(methods.nft),
-    "NFT + KD": Kind(methods.kd),
-    BIAS: Kind(methods.nft, "after", sees_heldout=True),
-    "EL + RB": Kind(methods.el_rb, "none", "el", rings=True),
-    "CEAG": _ringed(methods.ceag, "usual"),
-    "CEAG (table)": Kind(partial(methods.ceag, estimator="table"), "usual", "usual"),
-    "CEAG held-out (ring)": replace(
-        _ringed(partial(methods.ceag, multipliers_on="heldout"), "usual"), sees_heldout=True
-    ),
-    "CEAG held-out (passes)": _heldout(),
-    "CEAG held-out (passes, caution 1)": _heldout(caution=1.0),
-    "CEAG held-out + KD": _heldout(distill=0.9, temperature=4.0),
-    "FairGRAPE (fast)": Kind(partial(methods.fairgrape, fast=True)),
-}
-FURTHER: dict[str, Kind] = {  # only if they are asked for
-    "CEAG cross-fitted (passes)": Kind(
-        partial(methods.ceag, multipliers_on="folds", estimator="pass"),
-        "usual",
-        "usual",
-        passes=True,
-        crossed=True,
-    ),
-    "CEAG held-out (passes, best feasible)": _heldout(keep="feasible", keep_on="heldout"),
-}
-FORMULATIONS: dict[str, Kind] = {
-    "CEAG": STUDY["CEAG"],
-    "CELG": _ringed(methods.celg, "loss"),
-    "Ψ_PW": _ringed(methods.pairwise, "pairs"),
-    "all pairs": _ringed(methods.all_pairs, "pairs"),
-    "equalized": _ringed(methods.equalized, "none"),
-    "approximately equal": _ringed(methods.approximately_equal, "usual"),
-    "two-sided": _ringed(methods.two_sided, "usual"),
-}
-KINDS = STUDY | FURTHER | FORMULATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +63,16 @@ class Grid:
     loss_tolerance: float = LOSS_TOLERANCE
     steps: Sequence[float] = STEPS
     el_steps: Sequence[float] = EL_STEPS
+    dro_steps: Sequence[float] = DRO_STEPS
     buffer: int = BUFFER
     refresh: int = REFRESH
     heldout_per_class: float = 50
     heldout_used: float | None = None
     epochs: int = 60
     folds: int = FOLDS
+    importance_batches: int = IMPORTANCE_BATCHES
+    # By groups: numbers of held-out samples that class biases are fitted to as well, at no further training.
+    sizes: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment: bool) -> list[Cell]:
@@ -137,55 +84,88 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
         problems.append("all pairs are for superclasses: 100 classes would be 9,900 constraints")
     if problems:
         raise InputProblems(problems)
-    found = []
-    for name in names:
-        kind = KINDS[name]
-        steps: Sequence[float | None] = {"none": (None,), "usual": grid.steps, "el": grid.el_steps}[
-            kind.steps
-        ]
-        tolerances = {"pairs": grid.pair_tolerance, "loss": grid.loss_tolerance, "none": None}
-        found += [
-            Cell(
-                dataset=grid.dataset,
-                method=name,
-                groups=grid.groups,
-                sparsity=grid.sparsity,
-                seed=seed,
-                augment=augment,
-                tolerance=tolerances.get(kind.tolerance, grid.tolerance),
-                dual_lr=step,
-                buffer=grid.buffer if kind.rings else None,
-                refresh=grid.refresh if kind.passes else None,
-                heldout_per_class=grid.heldout_per_class,
-                heldout_used=grid.heldout_used,
-                epochs=grid.epochs,
-                folds=grid.folds if kind.crossed else None,
-            )
-            for step in steps
-            for seed in seeds
-        ]
-    return found
+    by_kind: dict[str, Sequence[float | None]] = {
+        "none": (None,),
+        "usual": grid.steps,
+        "el": grid.el_steps,
+        "dro": grid.dro_steps,
+    }
+    return [
+        replace(_cell(grid, name, augment), dual_lr=step, seed=seed)
+        for name in names
+        for step in by_kind[KINDS[name].steps]
+        for seed in seeds
+    ]
+
+
+def _cell(grid: Grid, name: str, augment: bool) -> Cell:
+    """Without dual step and seed."""
+    kind = KINDS[name]
+    tolerances = {"pairs": grid.pair_tolerance, "loss": grid.loss_tolerance, "none": None}
+    return Cell(
+        dataset=grid.dataset,
+        method=name,
+        groups=grid.groups,
+        sparsity=grid.sparsity,
+        seed=0,
+        augment=augment,
+        tolerance=tolerances.get(kind.tolerance, grid.tolerance),
+        buffer=grid.buffer if kind.rings else None,
+        refresh=grid.refresh if kind.passes else None,
+        heldout_per_class=grid.heldout_per_class,
+        heldout_used=grid.heldout_used if kind.sees_heldout else None,
+        epochs=grid.epochs,
+        folds=grid.folds if kind.crossed else None,
+        importance_batches=grid.importance_batches if kind.scored else None,
+    )
 
 
 def method_of(cell: Cell) -> Method:
-    """Negative sample weights are clipped: the default of every method."""
-    kind = KINDS[cell.method]
-    told: dict[str, Any] = {"dual_lr": cell.dual_lr, "k": cell.buffer, "refresh": cell.refresh}
-    if kind.tolerance not in ("none", "after"):
-        told["tolerance"] = cell.tolerance
-    return kind.make(**{name: value for name, value in told.items() if value is not None})
+    constrained = KINDS[cell.method].tolerance not in ("none", "after")
+    tolerance = cell.tolerance if constrained else None
+    return made(cell.method, tolerance=tolerance, dual_lr=cell.dual_lr, k=cell.buffer, refresh=cell.refresh)
+
+
+# --- what one training serves ---
 
 
 def trained_as(cell: Cell) -> Cell:
-    """The run that has to be trained: a class bias is fitted to one of NFT."""
-    return replace(cell, method="NFT", tolerance=None) if cell.method == BIAS else cell
+    """The run that has to be trained: one with its best iterate kept has a last one too, a class bias is
+    fitted to one of NFT, and not all look at groups."""
+    if cell.method == PASSES:
+        return replace(cell, method=FEASIBLE)
+    if cell.method == BIAS:
+        cell = replace(cell, method="NFT", tolerance=None, heldout_used=None)
+    return cell if grouped(cell.method) else replace(cell, groups=GROUPINGS[cell.dataset][0])
+
+
+def riders(cell: Cell, grid: Grid) -> list[Cell]:
+    """The cells that a training serves: other iterates, other groups, and class biases by their sizes."""
+    if cell.method == FEASIBLE:
+        return [cell, replace(cell, method=PASSES)]
+    if grouped(cell.method):
+        return [cell]
+    found = [replace(cell, groups=groups) for groups in GROUPINGS[cell.dataset]]
+    if cell.method != "NFT":
+        return found
+    return found + [
+        replace(own, method=BIAS, tolerance=grid.tolerance, heldout_used=used)
+        for own in found
+        for used in (None, *grid.sizes.get(own.groups, ()))
+    ]
+
+
+def company(cell: Cell) -> tuple[Any, ...]:
+    """Cells that can share a fleet: of one data; and FairGRAPE's scores would be made for all of its runs."""
+    data = (cell.dataset, cell.groups, cell.augment, cell.heldout_used, cell.epochs, cell.folds)
+    return (*data, method_of(cell).importance, cell.importance_batches)
 
 
 def cost(cell: Cell) -> tuple[Any, ...]:
-    """Cells that cost the same: only these share a fleet, so that the seconds of a run are its own."""
+    """Cells that cost the same: only if these alone share a fleet, the seconds of a run are its own."""
     method = method_of(cell)
     by_batch = method.multipliers_on is not None and method.estimator != "pass"
-    return method.importance, method.needs_teacher, by_batch, method.estimator == "pass", cell.folds
+    return method.needs_teacher, by_batch, method.estimator == "pass"
 
 
 def members(cell: Cell) -> int:
@@ -198,14 +178,9 @@ def amount(value: float, of: str) -> str:
     return f"{100 * value:g} % of each {of}" if 0 < value < 1 else f"{value:g} a {of}"
 
 
-def dataset_of(values: Mapping[str, Any]) -> str:
-    """Of a row, or of what is said of dense models."""
-    return str(values.get("dataset") or DATASET)
-
-
 def key_of(values: Mapping[str, Any], names: Sequence[str] = IDENTITY) -> tuple[Any, ...]:
     """What tells one cell from another, or by other names what several have in common."""
-    return tuple(dataset_of(values) if name == "dataset" else values.get(name) for name in names)
+    return tuple(values.get(name) for name in names)
 
 
 def missing(rows: Iterable[Mapping[str, Any]], cells: Iterable[Cell]) -> list[Cell]:
@@ -217,25 +192,84 @@ def missing(rows: Iterable[Mapping[str, Any]], cells: Iterable[Cell]) -> list[Ce
 # --- the choice of a dual step ---
 
 
-def chosen(rows: Iterable[Mapping[str, Any]], tolerance: float = TOLERANCE) -> list[Mapping[str, Any]]:
+def chosen(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Of every setting, the rows of one dual step, picked on the held-out split and on nothing else.
 
     Of the steps whose mean max ψ there is within the tolerance, the one with the best mean accuracy there; if
-    there is none, the one with the smallest mean max ψ. Means over the seeds that all steps have.
+    there is none, the one with the smallest mean max ψ. Means over the seeds that all steps have; the
+    tolerance is the one that the method aims at, or the usual one where it is of something else.
     """
-    settings: dict[tuple[Any, ...], dict[Any, list[Mapping[str, Any]]]] = {}
+    return [row for steps in by_step(rows).values() for row in steps[best_step(steps)]]
+
+
+Steps = Mapping[Any, Sequence[Mapping[str, Any]]]  # dual step -> rows
+
+
+def by_step(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Steps]:
+    """By setting, the rows of each of its dual steps."""
+    found: dict[tuple[Any, ...], dict[Any, list[Mapping[str, Any]]]] = {}
     for row in rows:
-        settings.setdefault(key_of(row, SETTING), {}).setdefault(row["dual_lr"], []).append(row)
-    return [row for steps in settings.values() for row in steps[_best(steps, tolerance)]]
+        found.setdefault(key_of(row, SETTING), {}).setdefault(row["dual_lr"], []).append(row)
+    return dict(found)
 
 
-def _best(steps: Mapping[Any, Sequence[Mapping[str, Any]]], tolerance: float) -> Any:
-    common = set.intersection(*({row["seed"] for row in rows} for rows in steps.values()))
+def common_seeds(steps: Steps) -> set[int]:
+    return set.intersection(*({row["seed"] for row in rows} for rows in steps.values()))
+
+
+def best_step(steps: Steps) -> Any:
+    common = common_seeds(steps)
 
     def score(step: Any) -> tuple[float, float]:
         own = [row for row in steps[step] if row["seed"] in common] or steps[step]
         gap = statistics.fmean(row["heldout"]["max_excess_gap"] for row in own)
         accuracy = statistics.fmean(row["heldout"]["accuracy"] for row in own)
-        return (1.0, accuracy) if gap <= tolerance + NEAR else (0.0, -gap)
+        return (1.0, accuracy) if gap <= aim(own[0]) + NEAR else (0.0, -gap)
 
     return max(sorted(steps, key=lambda step: step or 0), key=score)  # of equals the smallest step
+
+
+def aim(row: Mapping[str, Any]) -> float:
+    """The bound of max ψ that a method aims at."""
+    return float(row["tolerance"]) if KINDS[row["method"]].tolerance in ("usual", "after") else TOLERANCE
+
+
+# --- tuning on some seeds ---
+
+
+def tuning(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Cell]:
+    """What is trained first: every dual step with these seeds; with all seeds what has no step to choose."""
+    steps = _steps_of(cells)
+    return [c for c in cells if c.seed in seeds or len(steps[key_of(asdict(c), SETTING)]) == 1]
+
+
+def tuned(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell], seeds: Sequence[int]) -> list[Cell]:
+    """What is trained next: the other seeds, with the one dual step that these seeds chose.
+
+    Of a setting that has no rows of these seeds yet, the first step stands for the one to be chosen.
+    """
+    steps, first = _steps_of(cells), set(tuning(cells, seeds))
+    own = by_step(row for row in rows if row["seed"] in seeds)
+    picked = {
+        setting: best_step(there) if (there := _only(own.get(setting, {}), known)) else known[0]
+        for setting, known in steps.items()
+    }
+    return [c for c in cells if c not in first and c.dual_lr == picked[key_of(asdict(c), SETTING)]]
+
+
+def planned(rows: Sequence[Mapping[str, Any]], cells: Sequence[Cell], seeds: Sequence[int]) -> list[Cell]:
+    """Of all cells, in their order, those that are trained in the end."""
+    kept = {*tuning(cells, seeds), *tuned(rows, cells, seeds)}
+    return [cell for cell in cells if cell in kept]
+
+
+def _steps_of(cells: Iterable[Cell]) -> dict[tuple[Any, ...], list[Any]]:
+    """By setting, its dual steps."""
+    found: dict[tuple[Any, ...], dict[Any, None]] = {}
+    for cell in cells:
+        found.setdefault(key_of(asdict(cell), SETTING), {})[cell.dual_lr] = None
+    return {setting: list(steps) for setting, steps in found.items()}
+
+
+def _only(steps: Steps, known: Sequence[Any]) -> Steps:
+    return {step: rows for step, rows in steps.items() if step in known}

@@ -22,13 +22,12 @@ from evenprune.paper_charts import (
 )
 from evenprune.paper_wording import signed
 from evenprune.verdict import Difference
-from paper import beyond_findings as findings
 from paper import beyond_words as words
 from paper.beyond_summary import Block, Constrained, Entry, Gain
 
 ROW = 34  # height of a row of the plot of harm
-GAIN_CAPTION = "max ψ on unseen data minus NFT's, points; on top: held-out samples a group"
 GAIN_TALL, BELOW = 300, 38  # height of the plot of gains, and of the words below it
+ASIDE = 6  # pixels from the dots of one method to those of the next
 
 
 def line(x1: str, x2: str, y1: float, y2: float, kind: str) -> str:
@@ -61,9 +60,10 @@ def difference_scale(found: Iterable[Block]) -> Scale | None:
 
 
 def harm_plot(block: Block, scale: Scale, differences: Scale | None) -> str:
-    """max ψ of every seed above the noise floor; beside it what differs from NFT, with its limits."""
-    base = next((e.spread("audit", "max_excess_gap") for e in block.entries if e.method == "NFT"), None)
-    heads = ["max ψ on unseen data, points", "minus NFT's, same samples, points"]
+    """max ψ of every seed above the noise floor; beside it what differs from the baseline, with limits."""
+    known = [e.spread("audit", "max_excess_gap") for e in block.entries if e.method == block.against]
+    base = known[0] if known else None
+    heads = ["max ψ on unseen data, points", f"minus {marked(block.against)}'s, same samples, points"]
     axes = [floor_axis(scale), floor_axis(differences) if differences else '<span class="soft">–</span>']
     named = "".join(f"<span>{head}{axis}</span>" for head, axis in zip(heads, axes, strict=True))
     head = f'<div class="line head"><span></span>{named}<span class="what">above chance</span></div>'
@@ -130,21 +130,23 @@ def _ends(kind: str) -> str:
     return f'<g class="{kind}">{line("-13", "13", 0, 0, "limits")}{dot("0", 0, 2.8, "at")}</g>'
 
 
-HARM_LEGEND = (
-    '<ul class="legend">'
-    + _sample("mean", f'<path class="here" d="{DISC}"/>')
-    + _sample("one seed", dot("0", 0, 3.4, "seed"))
-    + _sample(
-        "chance alone: its range and mean",
-        '<rect class="band" x="-15" y="-8" width="30" height="16" rx="3"/>',
-        line("-3", "-3", -8, 8, "floor-mean"),
+def harm_legend(against: str) -> str:
+    name = marked(against)
+    return (
+        '<ul class="legend">'
+        + _sample("mean", f'<path class="here" d="{DISC}"/>')
+        + _sample("one seed", dot("0", 0, 3.4, "seed"))
+        + _sample(
+            "chance alone: its range and mean",
+            '<rect class="band" x="-15" y="-8" width="30" height="16" rx="3"/>',
+            line("-3", "-3", -8, 8, "floor-mean"),
+        )
+        + _sample(f"mean of {name}", line("0", "0", -8, 8, "tolerance"))
+        + _sample("a seed's difference and its limits", _ends("unclear"))
+        + _sample(f"clearly below {name}", _ends("within"))
+        + _sample("clearly above", _ends("beyond"))
+        + "</ul>"
     )
-    + _sample("mean of NFT", line("0", "0", -8, 8, "tolerance"))
-    + _sample("a seed's difference and its limits", _ends("unclear"))
-    + _sample("clearly below NFT", _ends("within"))
-    + _sample("clearly above", _ends("beyond"))
-    + "</ul>"
-)
 
 
 # --- gain against the standard error of ψ ---
@@ -152,29 +154,39 @@ HARM_LEGEND = (
 
 def gain_frame(own: Sequence[Gain]) -> Frame:
     """In points; from no error at all, and with zero gain in sight."""
-    errors = [100 * gain.error.mean for gain in own]
+    errors = [100 * gain.followed.error.mean for gain in own]
     ends = [100 * (g.difference.mean + s * (g.difference.sd or 0)) for g in own for s in (-1, 1)]
     low, high = min(*ends, 0.0), max(*ends, 0.0)
     space = 0.04 * (high - low or 1.0)
     return Frame(Scale(0, 1.08 * max(errors)), Scale(low - space, high + space))
 
 
-def looks(own: Iterable[Gain]) -> dict[str, int]:
-    """A colour for each method that looks at the held-out split; 0 of those that do not."""
-    names = dict.fromkeys(g.entry.name for g in own if findings.sees_heldout(g.entry.method))
-    return {name: 1 + place % (COLOURS - 1) for place, name in enumerate(names)}
+def looks(own: Iterable[Gain]) -> dict[str, str]:
+    """A colour for each method; hollow dots when all colours are used."""
+    names = dict.fromkeys(g.entry.name for g in own)
+    more = COLOURS - 1
+    return {n: f"m{1 + place % more}{' hollow' * (place >= more)}" for place, n in enumerate(names)}
+
+
+def aside(place: int, of: int) -> float:
+    """Pixels by which the dots of a method are moved, so that methods do not cover each other."""
+    return ASIDE * (place - (of - 1) / 2)
 
 
 def gain_chart(own: Sequence[Gain], frame: Frame, title: str) -> str:
-    """One dot a method and number of held-out samples; whiskers: standard deviation over seeds."""
-    colours, inner = looks(own), GAIN_TALL - BELOW
-    methods = {g.entry.name: [o for o in own if o.entry.name == g.entry.name] for g in own}
-    drawn = "".join(_method_gains(g, frame, inner, colours.get(name, 0)) for name, g in methods.items())
+    """One dot a method and number of samples that it follows; whiskers: standard deviation over seeds."""
+    looked, inner = looks(own), GAIN_TALL - BELOW
+    drawn = "".join(
+        f'<g class="{look}" transform="translate({aside(place, len(looked)):g} 0)">'
+        f"{_method_gains([g for g in own if g.entry.name == name], frame, inner)}</g>"
+        for place, (name, look) in enumerate(looked.items())
+    )
+    minus = f"minus {marked(own[0].entry.against)}'s, points; on top: samples a group that are followed"
     return (
-        f'<div class="framed"><span class="soft">{GAIN_CAPTION}</span>'
+        f'<div class="framed"><span class="soft">max ψ on unseen data {minus}</span>'
         f'<svg class="lines gains" height="{GAIN_TALL}" role="img" aria-label="{escaped(title)}">'
         f"{_gain_grid(frame, inner)}{_sizes_above(own, frame)}{drawn}</svg></div>"
-        f"{_gain_keys(methods, colours)}"
+        f"{_gain_keys(looked)}"
     )
 
 
@@ -182,20 +194,20 @@ def _down(value: float, frame: Frame, inner: int) -> float:
     return inner * (frame.upward.high - value) / (frame.upward.high - frame.upward.low)
 
 
-def _method_gains(own: Sequence[Gain], frame: Frame, inner: int, look: int) -> str:
-    places = [(frame.across.percent(100 * g.error.mean), 100 * g.difference.mean) for g in own]
+def _method_gains(own: Sequence[Gain], frame: Frame, inner: int) -> str:
+    places = [(frame.across.percent(100 * g.followed.error.mean), 100 * g.difference.mean) for g in own]
     joined = [
         line(a[0], b[0], _down(a[1], frame, inner), _down(b[1], frame, inner), "joined")
         for a, b in itertools.pairwise(places)
     ]
     dots = [_gain_dot(gain, *place, frame, inner) for gain, place in zip(own, places, strict=True)]
-    return f'<g class="m{look}">{"".join(joined)}{"".join(dots)}</g>'
+    return f"{''.join(joined)}{''.join(dots)}"
 
 
 def _gain_dot(gain: Gain, x: str, value: float, frame: Frame, inner: int) -> str:
     sd = 100 * (gain.difference.sd or 0.0)
     ends = _down(value - sd, frame, inner), _down(value + sd, frame, inner)
-    told = f"{gain.entry.name}, {gain.heldout_samples} a group: {signed(value, 1, 1)} points"
+    told = f"{gain.entry.name}, {gain.followed.samples} a group: {signed(value, 1, 1)} points"
     shown = dot(x, _down(value, frame, inner), 5, "gain").replace("/>", f"><title>{escaped(told)}</title>")
     return f"{line(x, x, *ends, 'limits')}{shown}</circle>"
 
@@ -209,16 +221,16 @@ def _gain_grid(frame: Frame, inner: int) -> str:
     for value in ticks(frame.across.low, frame.across.high, 6):
         at = f'x="{frame.across.percent(value)}" y="{inner + 16}"'
         parts.append(f'<text {at} text-anchor="middle">{tick_text(value)}</text>')
-    axis = "standard error of ψ on the held-out split, points"
+    axis = "standard error of ψ of the samples that are followed, points"
     parts.append(f'<text x="50%" y="{inner + 34}" text-anchor="middle">{axis}</text>')
     return "".join(parts)
 
 
 def _sizes_above(own: Sequence[Gain], frame: Frame) -> str:
-    """How many held-out samples a group, at the mean standard error of that many."""
+    """How many samples a group, at the mean standard error of that many."""
     errors: dict[int, list[float]] = {}
     for gain in own:
-        errors.setdefault(gain.heldout_samples, []).append(100 * gain.error.mean)
+        errors.setdefault(gain.followed.samples, []).append(100 * gain.followed.error.mean)
     return "".join(
         f'<text x="{frame.across.percent(statistics.fmean(values))}" y="-4" text-anchor="middle">'
         f"{size}</text>"
@@ -226,21 +238,16 @@ def _sizes_above(own: Sequence[Gain], frame: Frame) -> str:
     )
 
 
-def _gain_keys(methods: dict[str, list[Gain]], colours: dict[str, int]) -> str:
+def _gain_keys(looked: dict[str, str]) -> str:
     items = [
-        f'<li class="m{look}">{_key(look)}<span>{marked(name)}</span></li>' for name, look in colours.items()
+        f'<li class="{look}">{_key(look)}<span>{marked(name)}</span></li>' for name, look in looked.items()
     ]
-    others = [name for name in methods if name not in colours]
-    if others:
-        items.append(
-            f'<li class="m0">{_key(0)}<span>{marked(", ".join(others))} (do not look at it)</span></li>'
-        )
     return f'<ul class="keys gain-keys">{"".join(items)}</ul>'
 
 
-def _key(look: int) -> str:
+def _key(look: str) -> str:
     box = 'width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true"'
-    return f'<svg class="m{look}" {box}>{dot("0", 0, 5, "gain")}</svg>'
+    return f'<svg class="{look}" {box}>{dot("0", 0, 5, "gain")}</svg>'
 
 
 # --- how multipliers behave ---

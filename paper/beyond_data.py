@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
@@ -15,11 +16,21 @@ from evenprune.recipe import Augment, Recipe, Split
 from evenprune.tally import InputProblems
 from paper import beyond_cells, beyond_splits, runner, utkface
 from paper import cifar100 as tables
+from paper.beyond_views import Grouping
 from paper.cells import ceag_settings, el_dual_lr
 
 LATE = ("train", "audit")  # evaluated after the last epoch only
-RUNS: dict[str, Any] = {"only_at_end": LATE, "importance_batches": 50}  # where a recipe is not the paper's
+RUNS: dict[str, Any] = {"only_at_end": LATE}  # where a recipe is not the paper's
 AROUND, EL_AROUND = (0.25, 1.0, 5.0), (1.0, 10.0)  # dual steps to choose from, by the paper's
+
+
+@dataclass(frozen=True)
+class Groups:
+    """One way to put all images of a data set into groups."""
+
+    names: tuple[str, ...]
+    train: Tensor  # [N] group ids
+    test: Tensor
 
 
 @dataclass(frozen=True)
@@ -28,19 +39,30 @@ class Images:
 
     train: Split
     test: Split
-    names: tuple[str, ...]  # of the groups
+    groups: Mapping[str, Groups]  # by what they are called
     facts: Mapping[str, Any] = field(default_factory=dict)  # for every row: {"image_size": 128}
 
-    def splits(self, *, heldout: float, used: float | None = None) -> dict[str, Split]:
-        return beyond_splits.three_splits(self.train, self.test, per_class=heldout, used=used)
+    def cut(self, *, heldout: float) -> tuple[dict[str, Split], dict[str, Grouping]]:
+        """The three splits, grouped as `train` and `test` are; and all ways to group their samples."""
+        places = beyond_splits.places(self.train, self.test, per_class=heldout)
+        there = {name: self.test if name == "audit" else self.train for name in places}
+        splits = {name: beyond_splits.take(there[name], own) for name, own in places.items()}
+        index = {name: torch.from_numpy(own) for name, own in places.items()}
+        groupings = {
+            word: Grouping(
+                own.names,
+                {name: (own.test if name == "audit" else own.train)[at] for name, at in index.items()},
+            )
+            for word, own in self.groups.items()
+        }
+        return splits, groupings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A data set of the study."""
 
-    groups: tuple[str, ...]  # to choose from, the usual one first; the last is that of the classes
-    read: Callable[[argparse.Namespace, str], Images]  # by flags and groups
+    read: Callable[[argparse.Namespace], Images]
     network: Callable[[], nn.Module]  # untrained
     recipe: Recipe  # of the runs, without augmentation
     augment: Augment
@@ -54,6 +76,10 @@ class Source:
     tolerance: Callable[[float], float]  # by sparsity, as the dual steps are
     steps: Callable[[float], Sequence[float]]
     el_steps: Callable[[float], Sequence[float]]
+    dro_steps: Sequence[float]
+    classes_of: Mapping[str, int]  # groups -> classes of each
+    sizes: Mapping[str, Sequence[float]]  # groups -> numbers of held-out samples a group, below all of them
+    importance_batches: Mapping[str, int]  # groups -> batches of FairGRAPE's scores
     refresh: int  # steps from one pass over the held-out samples to the next: four passes an epoch
     fleet: int  # runs at once
     image_size: int | None = None  # None: there is one only
@@ -62,20 +88,25 @@ class Source:
 # --- CIFAR-100 ---
 
 
-def read_cifar100(flags: argparse.Namespace, groups: str) -> Images:
-    word = cast(Literal["class", "superclass"], groups)
-    data = cifar100.load(flags.data, groups=word)
-    train, test = (cifar100.split(images, word) for images in (data.train, data.test))
-    return Images(train, test, data.groups)
+def read_cifar100(flags: argparse.Namespace) -> Images:
+    data = cifar100.load(flags.data)
+    words: tuple[Literal["superclass", "class"], ...] = ("superclass", "class")
+    splits = {word: [cifar100.split(part, word) for part in (data.train, data.test)] for word in words}
+    groups = {
+        word: Groups(cifar100.GROUPS[word], train.groups, test.groups)
+        for word, (train, test) in splits.items()
+    }
+    return Images(*splits["superclass"], groups)
 
 
 # --- UTKFace: race predicted, groups by race ---
 
 
-def read_faces(flags: argparse.Namespace, groups: str) -> Images:
-    faces = utkface.faces_of(replace(FACES, group=groups), flags)
-    facts = {"image_size": flags.image_size}
-    return Images(faces.split("train"), faces.split("test"), faces.groups, facts)
+def read_faces(flags: argparse.Namespace) -> Images:
+    faces = utkface.faces_of(FACES, flags)
+    train, test = faces.split("train"), faces.split("test")
+    groups = {FACES.group: Groups(faces.groups, train.groups, test.groups)}
+    return Images(train, test, groups, {"image_size": flags.image_size})
 
 
 def face_settings(sparsity: float) -> tuple[float, float]:
@@ -102,7 +133,6 @@ def around(step: float, factors: Sequence[float]) -> list[float]:
 
 SOURCES = {
     "cifar100": Source(
-        groups=("superclass", "class"),
         read=read_cifar100,
         network=cifar_resnet56,
         recipe=replace(runner.RECIPE, **RUNS),
@@ -117,11 +147,15 @@ SOURCES = {
         tolerance=lambda sparsity: beyond_cells.TOLERANCE,
         steps=lambda sparsity: beyond_cells.STEPS,
         el_steps=lambda sparsity: beyond_cells.EL_STEPS,
+        dro_steps=beyond_cells.DRO_STEPS,
+        classes_of={"superclass": 5, "class": 1},
+        sizes={"superclass": (25, 100), "class": (10, 25)},
+        # A pass for each group of a batch, at each of 15 prunings: 20 of 20 superclasses, 72 of 100 classes.
+        importance_batches={"superclass": 50, "class": 10},
         refresh=beyond_cells.REFRESH,
         fleet=45,
     ),
     "utkface": Source(
-        groups=("race",),
         read=read_faces,
         network=lambda: utkface.network(FACES),
         recipe=replace(utkface.RECIPE, augment=None, **RUNS),
@@ -136,6 +170,10 @@ SOURCES = {
         tolerance=lambda sparsity: face_settings(sparsity)[0],
         steps=face_steps,
         el_steps=face_el_steps,
+        dro_steps=beyond_cells.DRO_STEPS,
+        classes_of={"race": 1},
+        sizes={"race": (0.1, 0.3)},
+        importance_batches={"race": 50},
         refresh=30,
         fleet=10,
         image_size=utkface.IMAGE_SIZE,

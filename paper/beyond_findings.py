@@ -5,17 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
 from evenprune.wording import visible
-from paper.beyond_cells import FORMULATIONS, KINDS, STUDY
-from paper.beyond_summary import (
-    BETTER,
-    VERDICTS,
-    Block,
-    Constrained,
-    Entry,
-    Gain,
-    is_formulation,
-)
-from paper.beyond_words import PLANNED, dataset, short_titles
+from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, ONCE, STUDY, is_formulation
+from paper.beyond_paired import BETTER, Setting
+from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
+from paper.beyond_words import PLANNED, baseline, dataset, short_titles
 
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
@@ -24,7 +17,7 @@ SETTLED = 0.1  # share of Σ|λ| that a settled one moves at the most in the las
 Finding = tuple[str, str]  # a heading and what it says
 
 
-# --- how a method stands against NFT ---
+# --- how a method stands against the baseline ---
 
 
 def standing(entry: Entry, measure: str = HARM) -> str:
@@ -45,28 +38,32 @@ def standing(entry: Entry, measure: str = HARM) -> str:
 
 
 def leads(entry: Entry, measure: str = HARM) -> int:
-    """Seeds that are better than NFT's, be it clearly or not."""
+    """Seeds that are better than the baseline's, be it clearly or not."""
     return sum(BETTER[measure] * d.estimate > 0 for d in entry.differences(measure))
 
 
-def counts(entry: Entry, measure: str = HARM) -> str:
-    """ "4 of 5 better, 1 clear"."""
+def counts(entry: Entry, measure: str = HARM, *, brief: bool = False) -> str:
+    """ "4 of 5 better, 1 clear"; brief: "4 of 5, 1 clear"."""
     if not entry.pairs:
         return "not compared"
     good, bad = entry.clear(measure)
-    worse = f", {bad} clearly worse" if bad else ""
-    return f"{leads(entry, measure)} of {len(entry.pairs)} better, {good} clear{worse}"
+    better, clearly = ("", "") if brief else (" better", "clearly ")
+    worse = f", {bad} {clearly}worse" if bad else ""
+    return f"{leads(entry, measure)} of {len(entry.pairs)}{better}, {good} clear{worse}"
 
 
 Standings = dict[str, list[str]]  # method -> its standing in each setting that has it
 
 
 def standings(found: Iterable[Block], measure: str = HARM) -> Standings:
+    return _standings(_entries(found), measure)
+
+
+def _standings(entries: Iterable[Entry], measure: str) -> Standings:
     told: Standings = {}
-    for block in found:
-        for entry in block.entries:
-            if entry.pairs:
-                told.setdefault(entry.name, []).append(standing(entry, measure))
+    for entry in entries:
+        if entry.pairs:
+            told.setdefault(entry.name, []).append(standing(entry, measure))
     return told
 
 
@@ -98,22 +95,19 @@ def _if_any(head: str, parts: Sequence[str]) -> list[Finding]:
 def headline(found: Sequence[Block]) -> str:
     if not found:
         return "No run is finished yet."
-    told = standings(found)
+    told, base = standings(found), baseline(found[0].against)
     if not told:
-        return "Nothing can be compared with plain fine-tuning (NFT) yet."
+        return f"Nothing can be compared with {base} yet."
     what = "the worst group's excess gap"
     helps, seems = (_in_settings(told, word) for word in ("better", "seems better"))
     if helps:
         verb = "keeps" if len(helps) == 1 else "keep"
         return (
-            f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of plain "
-            f"fine-tuning (NFT) in most seeds: {listed(helps)}."
+            f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base} "
+            f"in most seeds: {listed(helps)}."
         )
     less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
-    return (
-        f"On unseen data no method keeps {what} clearly below that of plain fine-tuning (NFT) in most "
-        f"seeds{less}."
-    )
+    return f"On unseen data no method keeps {what} clearly below that of {base} in most seeds{less}."
 
 
 def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
@@ -123,7 +117,7 @@ def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
     told, accuracy = standings(found), standings(found, "accuracy")
     never = [name for name, own in told.items() if set(own) == {"mixed"}]
     findings = [
-        ("Less harm than NFT, clearly in most seeds", _names(_in_settings(told, "better"))),
+        (f"Less harm than {found[0].against}, clearly in most seeds", _names(_in_settings(told, "better"))),
         *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),
         ("More harm, clearly in most seeds", _names(_in_settings(told, "worse"))),
         *_if_any("More in every seed, but not clearly", _in_settings(told, "seems worse")),
@@ -131,7 +125,31 @@ def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
         ("More accurate, clearly in most seeds", _names(_in_settings(accuracy, "better"))),
         ("Less accurate, clearly in most seeds", _names(_in_settings(accuracy, "worse"))),
     ]
-    return [*(findings if told else []), _against_chance(found), _carried_over(found, tolerance)]
+    faced = [(f"Multipliers on unseen samples, against {name}", said) for name, said in _faced(found).items()]
+    return [*(findings if told else []), *faced, _against_chance(found), _carried_over(found, tolerance)]
+
+
+STANDS = {
+    "better": "less harm, clearly in most seeds",
+    "seems better": "less in every seed",
+    "worse": "more harm, clearly in most seeds",
+    "seems worse": "more in every seed",
+}
+
+
+def _faced(found: Sequence[Block]) -> dict[str, str]:
+    """By other baseline, how the methods stand that have to face it."""
+    names = dict.fromkeys(name for block in found for name in block.faced)
+    said = {}
+    for name in names:
+        told = _standings([entry for block in found for entry in block.faced.get(name, [])], HARM)
+        standing = {words: _in_settings(told, word) for word, words in STANDS.items()}
+        parts = [f"{words}: {listed(own)}" for words, own in standing.items() if own]
+        if told:
+            said[name] = (
+                f"{'; '.join(parts)}." if parts else "neither clearly nor in every seed less or more."
+            )
+    return said
 
 
 def _entries(found: Iterable[Block]) -> list[Entry]:
@@ -165,7 +183,8 @@ def _carried_over(found: Sequence[Block], tolerance: float) -> Finding:
 
 
 def block_findings(block: Block) -> list[Finding]:
-    others = [entry for entry in block.entries if entry.method != "NFT"]
+    base = block.against
+    others = [entry for entry in block.entries if entry.method != base]
     compared, apart = [e for e in others if e.pairs], [e.name for e in others if not e.pairs]
     clear = {entry.name: entry.clear(HARM) for entry in compared}
     below, above = ([_clearly(e, side) for e in compared if clear[e.name][side]] for side in (0, 1))
@@ -173,14 +192,14 @@ def block_findings(block: Block) -> list[Finding]:
     mean = {e.name: f"{e.name} ({_mean(e)})" for e in compared}
     lean = {w: [mean[n] for n, own in told.items() if own == w] for w in ("seems better", "seems worse")}
     findings = [
-        ("Max ψ clearly below NFT's", _names(below)),
+        (f"Max ψ clearly below {base}'s", _names(below)),
         *_if_any("Below in every seed, not clearly in most", lean["seems better"]),
-        ("Clearly above NFT's", _names(above)),
+        (f"Clearly above {base}'s", _names(above)),
         *_if_any("Above in every seed, not clearly in most", lean["seems worse"]),
         *_if_any("Now below, now above", [name for name, own in told.items() if own == "mixed"]),
         *_if_any(f"Fewer than {FEW} seeds", [mean[name] for name, own in told.items() if own == "few"]),
     ]
-    reason = "there is no NFT run of their seeds, or the answers were not kept"
+    reason = f"there is no {base} run of their seeds, or the answers were not kept"
     missing = [("Not compared", f"{listed(apart)}: {reason}")] if apart else []
     return [*(findings if compared else []), *missing, _chance_here(block)]
 
@@ -208,12 +227,8 @@ def _chance_here(block: Block) -> Finding:
 # --- held-out samples and gain ---
 
 
-def sees_heldout(method: str) -> bool:
-    return KINDS[method].sees_heldout
-
-
 def sizes(own: Iterable[Gain]) -> list[int]:
-    return sorted({gain.heldout_samples for gain in own})
+    return sorted({gain.followed.samples for gain in own})
 
 
 def gain_sentence(own: Sequence[Gain]) -> str:
@@ -224,18 +239,18 @@ def gain_sentence(own: Sequence[Gain]) -> str:
     better = [name for name, (few, many) in ends.items() if many.difference.mean < few.difference.mean]
     there = sizes(gain for pair in ends.values() for gain in pair)
     return (
-        f"Of {len(ends)} methods run with {there[0]} to {there[-1]} held-out samples a group, {len(better)} "
-        f"have a lower max ψ on unseen data, relative to NFT's, with the most than with the fewest: "
-        f"{_names(better)}."
+        f"Of {len(ends)} method{'' if len(ends) == 1 else 's'} run with {there[0]} to {there[-1]} held-out "
+        f"samples a group, {len(better)} have a lower max ψ on unseen data, relative to "
+        f"{own[0].entry.against}'s, with the most than with the fewest: {_names(better)}."
     )
 
 
 def _ends(own: Sequence[Gain]) -> Mapping[str, tuple[Gain, Gain]]:
     """Of each method with several numbers of held-out samples, those with the fewest and the most."""
     methods: dict[str, list[Gain]] = {}
-    for gain in sorted(own, key=lambda gain: gain.heldout_samples):
+    for gain in sorted(own, key=lambda gain: gain.followed.samples):
         methods.setdefault(gain.entry.name, []).append(gain)
-    return {n: (g[0], g[-1]) for n, g in methods.items() if g[0].heldout_samples < g[-1].heldout_samples}
+    return {n: (g[0], g[-1]) for n, g in methods.items() if g[0].followed.samples < g[-1].followed.samples}
 
 
 # --- formulations ---
@@ -287,9 +302,17 @@ def _held(one: Constrained, split: str) -> str:
 
 
 def expected(block: Block) -> list[str]:
-    """The methods of the study that belong to a setting: with fewer held-out samples, those that see them."""
-    few = block.setting.heldout_used is not None
-    return [name for name, kind in STUDY.items() if kind.sees_heldout or not few]
+    """The methods of the study that belong to a setting: some to one setting only, and class biases of fewer
+    held-out samples to every one."""
+    here = is_first(block.setting)
+    if block.setting.heldout_used is not None:
+        return [BIAS, *(BY_SIZE if here else ())]
+    return [*STUDY, *(ONCE if here else ())]
+
+
+def is_first(setting: Setting) -> bool:
+    """Whether it is of the one task that everything is run on."""
+    return (setting.dataset, setting.groups, setting.augment) == (*PLANNED[0], False)
 
 
 def unrun_methods(block: Block) -> list[str]:

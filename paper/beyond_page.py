@@ -1,7 +1,7 @@
 """The study as one HTML file that asks nobody for anything; its tables and pictures need no script."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,10 @@ from paper import beyond_charts as charts
 from paper import beyond_findings as findings
 from paper import beyond_page_tables as tables
 from paper import beyond_words as words
-from paper.beyond_cells import BIAS, TOLERANCE
-from paper.beyond_summary import (
-    BETTER,
-    DISPARITIES,
-    MEASURES,
-    Block,
-    Constrained,
-    Entry,
-    Gain,
-    Row,
-    Setting,
-    blocks,
-    gains,
-)
+from paper.beyond_cells import TOLERANCE
+from paper.beyond_methods import BASELINES
+from paper.beyond_paired import BETTER, Row
+from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain, blocks, gains
 from paper.results_file import Document
 
 Section = tuple[str, str, str]  # its name, its title in the contents, its text
@@ -34,10 +24,18 @@ HERE = Path(__file__).parent
 
 
 def to_html(
-    results: Document, correct: Document, *, tolerance: float = TOLERANCE, files: Sequence[str] = ()
+    results: Document,
+    answers: Document,
+    *,
+    tolerance: float = TOLERANCE,
+    against: str = BASELINES[0],
+    files: Sequence[str] = (),
 ) -> str:
-    """Every name in it is data, never markup; what has not been run is said to be missing."""
-    found = sorted(blocks(results, correct, tolerance=tolerance), key=words.order)
+    """Every name in it is data, never markup; what has not been run is said to be missing.
+
+    `against`: the method that all others are compared with.
+    """
+    found = sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order)
     sections = list(_sections(found, results, tolerance))
     fields = {
         "HEADLINE": _text(findings.headline(found)),
@@ -46,6 +44,7 @@ def to_html(
         "CONTENTS": "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections),
         "SECTIONS": "\n".join(text for _, _, text in sections),
         "TOLERANCE": escaped(points(tolerance)),
+        "AGAINST": marked(against),
         "SOURCES": _sources(files),
         "DATA": script_json({"unit": {"scale": 100, "digits": 1}, "rows": csv_rows(found)}),
     }
@@ -74,10 +73,11 @@ def _summary(found: Sequence[Block], tolerance: float) -> str:
 def facts(runs: Sequence[Row]) -> list[str]:
     """What the page was made from."""
     if not runs:
-        return ["0 runs"]
-    # A class bias is fitted to a run that counts by itself.
-    spent = sum(run["fit_seconds"] if run["method"] == BIAS else run["seconds"] for run in runs)
-    told = [f"{len(runs):,} runs", f"{duration(spent)} of computing"]
+        return ["0 rows"]
+    # Of rows that share a training only its own counts; of a class bias the fit does.
+    trained = [run for run in runs if not run["shared"]]
+    spent = sum(run["seconds"] for run in trained) + sum(run.get("fit_seconds", 0) for run in runs)
+    told = [f"{len(runs):,} rows of {len(trained):,} trainings", f"{duration(spent)} of computing"]
     told.append(counted(Counter(str(run["versions"]["device"]) for run in runs)))
     told.append(f"torch {counted(Counter(str(run['versions']['torch']) for run in runs))}")
     commits = Counter(str(run["commit"]) for run in runs if run.get("commit"))
@@ -107,7 +107,7 @@ def _titled(name: str, text: str) -> str:
 def _sections(found: Sequence[Block], results: Document, tolerance: float) -> Iterator[Section]:
     titles = words.short_titles(found)
     if found:
-        yield _findings(found, titles, tolerance)
+        yield _findings(found, tolerance)
         yield _gains(found)
     brief = words.short_titles(found, brief=True)
     for place, (block, *names) in enumerate(zip(found, titles, brief, strict=True)):
@@ -122,51 +122,53 @@ def findings_list(found: Iterable[findings.Finding]) -> str:
     return f'<dl class="findings">{items}</dl>'
 
 
-def _findings(found: Sequence[Block], titles: Sequence[str], tolerance: float) -> Section:
+def _findings(found: Sequence[Block], tolerance: float) -> Section:
+    base = marked(found[0].against)
     lead = (
         "Harm is max ψ on unseen data: what the worst group lost beyond the average. “Clearly” means that "
-        "the 95 % limits of the difference from the NFT run of the same seed, on the same samples, exclude "
-        "zero; they hold for all groups at once and are wide. That five seeds all lie on one side happens by "
-        "chance in 1 of 16 cases."
+        f"the 95 % limits of the difference from the {base} run of the same seed, on the same samples, "
+        "exclude zero; they hold for all groups at once and are wide. That five seeds all lie on one side "
+        "happens by chance in 1 of 16 cases."
     )
     under = (
-        "Max ψ on unseen data minus NFT's, in points: mean ± standard deviation over seeds; in how many "
+        f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; in how many "
         "seeds it is better, and clearly so. Coloured if in every seed, bold if clearly in most. The row of "
-        "NFT is its max ψ itself, and what chance alone would show. A dash: methods that do not look at "
-        "held-out samples are the same runs whatever their number."
+        f"{base} is its max ψ itself, and what chance alone would show. A dash: not planned there. Settings "
+        "that look at fewer held-out samples follow below."
     )
     said = findings_list(findings.study_findings(found, tolerance))
-    glance = f'<h3>At a glance</h3><p class="lead">{under}</p>{tables.glance_table(found, titles)}'
+    table = tables.glance_table([block for block in found if not is_variant(block, found)])
+    glance = f'<h3>At a glance</h3><p class="lead">{under}</p>{table}'
     return _section("findings", "What works and what does not", lead, said, glance)
 
 
 def _gains(found: Sequence[Block]) -> Section:
-    title = "Gain and the precision of the held-out split"
-    families = gains(found)
-    if not families:
-        return _section("gain", title, "No run is compared with NFT yet: no gain is known.")
+    title = "Gain and how well ψ is known"
+    tasks = gains(found)
+    base = found[0].against
+    if not tasks:
+        return _section("gain", title, f"No method that follows unseen samples is compared with {base} yet.")
     lead = (
-        "Multipliers that follow held-out data can only follow what is to be seen there: the fewer samples a "
-        "group has, the larger the standard error of its ψ, and the more of it is noise. One dot a method "
-        "and number of held-out samples (named above); below zero, less harm on unseen data than NFT; "
-        "whiskers: standard deviation over seeds."
+        "Multipliers and class biases that follow unseen samples can only follow what is to be seen there: "
+        "the fewer samples a group has, the larger the standard error of its ψ, and the more of it is noise. "
+        "One dot a method and number of samples that it follows (named above; cross-fitting follows all "
+        "training samples), methods a little aside of each other; below zero, less harm on unseen data than "
+        f"{marked(base)}; whiskers: standard deviation over seeds."
     )
-    several = {setting: own for setting, own in families.items() if len(findings.sizes(own)) > 1}
+    panels = [(own, name) for own, name in zip(tasks.values(), words.task_titles(list(tasks)), strict=True)]
+    several = [(own, name) for own, name in panels if len(findings.sizes(own)) > 1]
+    single = [(own, name) for own, name in panels if len(findings.sizes(own)) == 1]
     if not several:
-        return _section("gain", title, lead, _gain_panels(families))
-    single = {setting: own for setting, own in families.items() if setting not in several}
-    summary = "Settings with one number of held-out samples only"
-    rest = _details(summary, _gain_panels(single)) if single else ""
+        return _section("gain", title, lead, _gain_panels(single))
+    rest = _details("Tasks with one number of samples only", _gain_panels(single)) if single else ""
     return _section("gain", title, lead, _gain_panels(several), rest)
 
 
-def _gain_panels(families: Mapping[Setting, Sequence[Gain]]) -> str:
-    panels = "".join(_gain_panel(setting, own) for setting, own in families.items())
-    return f'<div class="panels">{panels}</div>'
+def _gain_panels(panels: Iterable[tuple[Sequence[Gain], str]]) -> str:
+    return f'<div class="panels">{"".join(_gain_panel(own, name) for own, name in panels)}</div>'
 
 
-def _gain_panel(setting: Setting, own: Sequence[Gain]) -> str:
-    title = words.family_title(setting)
+def _gain_panel(own: Sequence[Gain], title: str) -> str:
     chart = charts.gain_chart(own, charts.gain_frame(own), f"Gain against standard error: {title}")
     return (
         f'<div><h3>{marked(title)}</h3><p class="facts tight">{_text(findings.gain_sentence(own))}</p>{chart}'
@@ -186,14 +188,17 @@ def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Blo
     )
     left = [one for one in block.constraints if one not in findings.formulated(block)]
     told = findings.block_findings(block)
+    base = marked(block.against)
     parts = [
         findings_list(told),
         tables.methods_table(block, title),
-        f"<h3>Is it more than chance, and does it differ from NFT?</h3>{charts.HARM_LEGEND}",
+        f"<h3>Is it more than chance, and does it differ from {base}?</h3>",
+        charts.harm_legend(block.against),
         charts.harm_plot(block, scale, charts.difference_scale(alike)),
-        "<h3>Differences from NFT, sample by sample</h3>",
-        tables.paired_table(block, f"Against NFT: {title}")
-        or '<p class="facts tight">No method but NFT.</p>',
+        f"<h3>Differences from {base}, sample by sample</h3>",
+        tables.paired_table(block.against, block.entries, f"Against {block.against}: {title}")
+        or f'<p class="facts tight">No method but {base}.</p>',
+        *_faced(block, title),
         _details("On held-out data, which the dual step was chosen on", tables.heldout_table(block, title)),
         _details("Constraints and multipliers, every dual step", tables.constraint_table(left, title))
         if left
@@ -203,6 +208,13 @@ def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Blo
     shown = "" if is_variant(block, found) else " open"
     text = f'<details class="fold"{shown}>{summary}<p class="lead">{lead}</p>{"".join(parts)}</details>'
     return name, marked(listed), _titled(name, text)
+
+
+def _faced(block: Block, title: str) -> Iterator[str]:
+    """What follows unseen samples has to face more than one baseline."""
+    for name, entries in block.faced.items():
+        yield f"<h3>Multipliers on unseen samples, against {marked(name)}</h3>"
+        yield tables.paired_table(name, entries, f"Against {name}: {title}")
 
 
 def _gist(told: Sequence[findings.Finding]) -> str:
@@ -275,11 +287,7 @@ def csv_rows(found: Iterable[Block]) -> list[list[Any]]:
     return [
         [
             *vars(block.setting).values(),
-            entry.name,
-            entry.step,
-            split,
-            measure,
-            *_csv_numbers(entry, split, measure),
+            *(entry.name, entry.step, split, measure, *_csv_numbers(entry, split, measure)),
         ]
         for block in found
         for entry in block.entries
@@ -297,7 +305,8 @@ def _csv_numbers(entry: Entry, split: str, measure: str) -> list[Any]:
     if split == "audit" and measure in BETTER and entry.pairs:
         apart = Spread.of(d.estimate for d in entry.differences(measure))
         clear = entry.clear(measure)
-    return [*_csv_spread(own), len(entry.rows), *map(rounded, floor), *_csv_spread(apart), *clear]
+    beside = [entry.against, *_csv_spread(apart), *clear]
+    return [*_csv_spread(own), len(entry.rows), *map(rounded, floor), *beside]
 
 
 def _csv_spread(spread: Spread | None) -> list[float | None]:

@@ -4,24 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evenprune.paper_charts import escaped, marked
-from evenprune.paper_page_tables import boxed, pips
+from evenprune.paper_page_tables import boxed
 from evenprune.paper_wording import COARSE, duration
 from evenprune.wording import MISSING
 from paper import beyond_findings as findings
 from paper import beyond_words as words
-from paper.beyond_cells import STUDY, dataset_of
-from paper.beyond_results import METHODS
-from paper.beyond_summary import (
-    BETTER,
-    DISPARITIES,
-    MEASURES,
-    Block,
-    Constrained,
-    Entry,
-    Gain,
-    Setting,
-    is_formulation,
-)
+from paper.beyond_methods import METHODS, is_formulation
+from paper.beyond_paired import BETTER, Setting
+from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 
 SPLITS = {"train": "Training data", "audit": "Unseen data"}
@@ -69,8 +59,7 @@ def methods_table(block: Block, label: str) -> str:
     )
     ends = '<th rowspan="2" scope="col" class="first">Audits</th><th rowspan="2" scope="col">Seconds</th>'
     head = f'<tr><th rowspan="2" scope="col">Method</th>{splits}{ends}</tr><tr>{named}</tr>'
-    study = [name for name in findings.expected(block) if name in STUDY]
-    entries = {name: [e for e in block.entries if e.method == name] for name in study}
+    entries = {n: [e for e in block.entries if e.method == n] for n in findings.expected(block)}
     more = [entry for entry in block.entries if entry.method not in entries]
     body = "".join(_method_rows(name, own) for name, own in entries.items())
     further = "".join(map(_method_row, more))
@@ -87,10 +76,12 @@ def _method_rows(name: str, own: Sequence[Entry]) -> str:
 def _method_row(entry: Entry) -> str:
     step = "" if entry.step is None else f", step {entry.step:g}"
     seeds = f"{len(entry.rows)} seed{'' if len(entry.rows) == 1 else 's'}{step}"
+    if entry.negative_weights:
+        seeds += f"<br>{words.clipped(entry)} weights clipped"
     cells = "".join(_measured(entry, split, measure) for split in SPLITS for measure in MEASURES)
     verdicts = "<br>".join(_verdict(word, count) for word, count in entry.verdicts.items())
     audits = f'<td class="first audits" data-head="audits">{verdicts}</td>'
-    spent = cell(words.seconds(entry.seconds), head="seconds")
+    spent = cell(words.seconds(entry), below="mixed fleet" * entry.mixed, head="seconds")
     return f"<tr>{row_head(entry.name, seeds)}{cells}{audits}{spent}</tr>"
 
 
@@ -111,16 +102,18 @@ def _chance(entry: Entry, measure: str) -> str:
     return f"chance {COARSE.number(floor.mean)} ({COARSE.number(floor.low)}–{COARSE.number(floor.high)})"
 
 
-# --- against NFT ---
+# --- against a baseline ---
 
 
-def paired_table(block: Block, label: str) -> str:
-    head = f"<tr>{heads(['Minus NFT, same samples', *(TITLES[m] for m in BETTER)])}</tr>"
+def paired_table(baseline: str, entries: Iterable[Entry], label: str) -> str:
+    names = [f"Minus {baseline}, same samples", *(TITLES[m] for m in BETTER), "same class"]
     body = "".join(
-        f"<tr>{row_head(entry.name)}{''.join(_difference(entry, m) for m in BETTER)}</tr>"
-        for entry in block.entries
-        if entry.method != "NFT"
+        f"<tr>{row_head(entry.name)}{''.join(_difference(entry, m) for m in BETTER)}"
+        f"{cell(words.same(entry), head='same class')}</tr>"
+        for entry in entries
+        if entry.method != baseline
     )
+    head = f"<tr>{heads(names)}</tr>"
     return table("plain paired stack", head, f"<tbody>{body}</tbody>", label) if body else ""
 
 
@@ -130,17 +123,20 @@ def _difference(entry: Entry, measure: str) -> str:
     return cell(words.difference(entry, measure), kind=kind, below=told, head=TITLES[measure])
 
 
-def glance_table(found: Sequence[Block], titles: Sequence[str]) -> str:
-    """The difference of max ψ from NFT's, method by setting."""
+def glance_table(found: Sequence[Block]) -> str:
+    """The difference of max ψ from the baseline's, method by setting."""
     entries = [e for block in found for e in block.entries if not is_formulation(e.method)]
     absent = [name for block in found for name in findings.unrun_methods(block)]
     places = {name: METHODS[name] for name in absent} | {e.name: METHODS[e.method] for e in entries}
     shown = sorted(places, key=lambda name: (places[name], name))
-    head = f"<tr>{heads(['Method'])}{''.join(_setting_head(title) for title in titles)}</tr>"
+    pairs = list(zip(found, words.short_titles(found, brief=True), strict=True))
+    head = f"<tr>{heads(['Method'])}{''.join(map(_setting_head, words.short_titles(found)))}</tr>"
     body = "".join(
-        f"<tr>{row_head(name)}{''.join(_glance(block, name) for block in found)}</tr>" for name in shown
+        f"<tr>{row_head(name)}{''.join(_glance(block, name, title) for block, title in pairs)}</tr>"
+        for name in shown
     )
-    return table("glance against", head, f"<tbody>{body}</tbody>", "max ψ on unseen data minus NFT's")
+    label = f"max ψ on unseen data minus {found[0].against}'s"
+    return table("glance against stack", head, f"<tbody>{body}</tbody>", label)
 
 
 def _setting_head(title: str) -> str:
@@ -151,35 +147,38 @@ def _named(block: Block, name: str) -> Entry | None:
     return next((entry for entry in block.entries if entry.name == name), None)
 
 
-def _glance(block: Block, name: str) -> str:
+def _glance(block: Block, name: str, head: str) -> str:
     entry = _named(block, name)
     if entry is None:
         usual = name in findings.expected(block) and not any(e.method == name for e in block.entries)
-        return f'<td class="first">{UNRUN if usual else f"<span class=soft>{MISSING}</span>"}</td>'
-    if entry.method == "NFT":
+        told, kind = (UNRUN, "") if usual else (f'<span class="soft">{MISSING}</span>', " none")
+        return f'<td class="first{kind}" data-head="{escaped(head)}">{told}</td>'
+    if entry.method == block.against:
         spread = percent(entry.spread("audit", "max_excess_gap"))
-        return cell(spread, kind="first soft", below=_chance(entry, "max_excess_gap"))
+        return cell(spread, kind="first soft", below=_chance(entry, "max_excess_gap"), head=head)
     kind = f"first {INKS.get(findings.standing(entry), '')}"
-    return cell(words.difference(entry, "max_excess_gap"), kind=kind, below=findings.counts(entry))
+    told = findings.counts(entry, brief=True)
+    return cell(words.difference(entry, "max_excess_gap"), kind=kind, below=told, head=head)
 
 
 # --- what the choice rests on ---
 
 
 def heldout_table(block: Block, label: str) -> str:
-    head = f"<tr>{heads(['Held-out data', *TITLES.values(), 's.e. of ψ'])}</tr>"
+    named = ["Held-out data", *TITLES.values(), "s.e. of ψ", "followed", "s.e. there", "step"]
     body = "".join(
         f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('heldout', m))) for m in MEASURES)}"
-        f"{cell(percent(entry.standard_error))}</tr>"
+        f"{cell(percent(entry.standard_error))}{''.join(map(cell, words.followed(entry)))}"
+        f"{cell(words.tuned(entry))}</tr>"
         for entry in block.entries
     )
-    return table("plain", head, f"<tbody>{body}</tbody>", label)
+    return table("plain", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)
 
 
 def gain_table(own: Sequence[Gain], label: str) -> str:
-    named = ["Method", "held out a group", "s.e. of ψ", "max ψ minus NFT's"]
+    named = ["Method", "followed a group", "s.e. of ψ", f"max ψ minus {own[0].entry.against}'s"]
     body = "".join(
-        f"<tr>{row_head(g.entry.name)}{cell(str(g.heldout_samples))}{cell(percent(g.error))}"
+        f"<tr>{row_head(g.entry.name)}{cell(str(g.followed.samples))}{cell(percent(g.followed.error))}"
         f"{_difference(g.entry, 'max_excess_gap')}</tr>"
         for g in own
     )
@@ -205,6 +204,12 @@ def _constraint_row(one: Constrained, names: Sequence[str]) -> str:
     return f"<tr>{row_head(one.name)}{''.join(cells)}</tr>"
 
 
+def pips(on: int, of: int) -> str:
+    """A circle a seed, so many of them filled."""
+    marks = "".join(f'<i class="{"on" if place < on else ""}"></i>' for place in range(of))
+    return f'<span class="pips" aria-hidden="true">{marks}</span>'
+
+
 def _held(one: Constrained, split: str, head: str) -> str:
     count = one.held[split]
     return (
@@ -223,7 +228,7 @@ def dense_table(models: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _dense_row(model: Mapping[str, Any]) -> str:
-    name = words.dataset(dataset_of(model))
+    name = words.dataset(model["dataset"])
     accuracy, spent = model["accuracy"], model["seconds"]
     cells = "".join(cell(text) for text in findings.accuracies(accuracy, HELD_SPLITS))
     return (
@@ -248,7 +253,7 @@ def fold_table(entries: Sequence[Mapping[str, Any]]) -> str:
     }
     named = ["Held out a class", "folds", *splits.values()]
     body = "".join(
-        f"<tr>{row_head(_held_out(one), escaped(words.dataset(dataset_of(one))))}{cell(str(one['folds']))}"
+        f"<tr>{row_head(_held_out(one), escaped(words.dataset(one['dataset'])))}{cell(str(one['folds']))}"
         f"{''.join(cell(text) for text in findings.accuracies(one['accuracy'], splits))}</tr>"
         for one in entries
     )

@@ -1,43 +1,31 @@
-"""The two files of the study: rows of numbers, and the answers of every run to every audit sample.
+"""The results file of the study: rows of numbers. The answers to every audit sample are in another one.
 
-beyond.json          {"runs": [one entry per cell], "dense": [one entry per data set and number of held-out
-                      samples], "folds": [the same, and per number of folds]}
-beyond_correct.json  {"runs": [{the cell, "dense": its place in the list, "correct": bits}],
-                      "datasets": {"cifar100": {"samples": N, "groups": {"superclass": ids as bytes},
-                      "dense": [bits]}}}; base64, one bit or byte a sample
-
-Entries that name no data set are of CIFAR-100; so is all of an answer file that has "samples", "groups" and
-"dense" beside "runs", as both files had before there was another.
+{"runs": [one entry per cell], "dense": [one entry per data set and number of held-out samples], "folds": [the
+same, and per number of folds]}
 """
 
-import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evenprune.tally import InputProblems, IntArray
 from paper import results_file
-from paper.beyond_cells import DATASET, IDENTITY, KINDS, Cell, amount, dataset_of, key_of
-from paper.beyond_rows import COUNTED, SPLITS, measures, packed, unpacked
+from paper.beyond_cells import IDENTITY, amount, key_of
+from paper.beyond_methods import KINDS, METHODS
+from paper.beyond_rows import COUNTED, SPLITS, measures
 from paper.results_file import CLOSE, COUNTS, TEXT, VERSIONS, WHOLE, Document, broken_rules
-from paper.runner import Start
 
-METHODS = {name: place for place, name in enumerate(KINDS)}
 NUMBERS = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
 SIZE = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
-ALWAYS = tuple(name for name in IDENTITY if name not in ("folds", "dataset"))  # rows of before have none
 HELD_OUT: results_file.Rule = (
     "a whole number, or a share between 0 and 1",
     lambda value: WHOLE[1](value) or (isinstance(value, float) and 0 < value < 1),
 )
-EXTRAS: dict[str, results_file.Rule] = {"dataset": TEXT, "image_size": WHOLE}
+EXTRAS: dict[str, results_file.Rule] = {"image_size": WHOLE}
 RULES: dict[str, results_file.Rule] = {
-    **dict.fromkeys(ALWAYS, ("there", lambda value: True)),
+    **dict.fromkeys(IDENTITY, ("there", lambda value: True)),
+    "dataset": TEXT,
     "method": (f"one of {', '.join(KINDS)}", lambda value: value in KINDS),
     "groups": TEXT,
     "heldout_per_class": HELD_OUT,
@@ -50,10 +38,15 @@ RULES: dict[str, results_file.Rule] = {
         f"counts ({', '.join(COUNTS)}) of {', '.join(COUNTED)}",
         lambda value: isinstance(value, Mapping) and all(_counts(value.get(split)) for split in COUNTED),
     ),
+    "followed": (
+        "null, or a split with its samples and standard error of ψ",
+        lambda value: value is None or not _numbers_missing(value, ["standard_error"]),
+    ),
     "seconds": SIZE,
     "versions": VERSIONS,
 }
 DENSE_RULES: dict[str, results_file.Rule] = {
+    "dataset": TEXT,
     "heldout_per_class": HELD_OUT,
     "weights": TEXT,
     "sha256": TEXT,
@@ -65,6 +58,7 @@ DENSE_RULES: dict[str, results_file.Rule] = {
 TEXTS = ("a list of texts", lambda value: isinstance(value, list) and all(TEXT[1](one) for one in value))
 FOLD_SPLITS = ("rest", "fold", "heldout", "audit")  # of the training images: those it saw, and its fold
 FOLD_RULES: dict[str, results_file.Rule] = {
+    "dataset": TEXT,
     "heldout_per_class": HELD_OUT,
     "folds": WHOLE,
     "weights": TEXTS,
@@ -122,10 +116,10 @@ def _arithmetic_problems(run: Mapping[str, Any]) -> list[str]:
 def order(run: Mapping[str, Any]) -> tuple[Any, ...]:
     names = ("augment", "heldout_per_class", "heldout_used", "epochs")
     settings = tuple(run.get(name) or 0 for name in names)
-    names = ("tolerance", "buffer", "refresh", "folds", "dual_lr", "seed")
+    names = ("tolerance", "buffer", "refresh", "folds", "importance_batches", "dual_lr", "seed")
     last = tuple(run.get(name) or 0 for name in names)
     return (
-        dataset_of(run),
+        run.get("dataset", ""),
         run.get("groups", ""),
         run.get("sparsity") or 0,
         *settings,
@@ -141,7 +135,7 @@ def read(path: Path) -> Document:
 def of_dataset(document: Document, name: str | None) -> Document:
     """The part of the results that is of one data set; all of them for None."""
     parts = {part: document[part] for part in ("runs", "dense", "folds") if part in document and name}
-    own = {part: [e for e in entries if dataset_of(e) == name] for part, entries in parts.items()}
+    own = {part: [e for e in entries if e["dataset"] == name] for part, entries in parts.items()}
     return document | own
 
 
@@ -165,7 +159,7 @@ class Origin:
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Origin":
         """Of a row, or of what is said of dense models."""
-        return Origin(dataset_of(values), values["heldout_per_class"])
+        return Origin(values["dataset"], values["heldout_per_class"])
 
     @property
     def told(self) -> str:
@@ -200,87 +194,3 @@ def _set(path: Path, part: str, new: Mapping[str, Any], key: Callable[[Mapping[s
         document[part] = sorted([*others, new], key=key)
 
     results_file.change(path, edit, check=problems, order=order)
-
-
-# --- right and wrong ---
-
-
-def correct_path(results: Path) -> Path:
-    return results.with_name(f"{results.stem}_correct.json")
-
-
-def correct_problems(document: Any) -> list[str]:
-    if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
-        return ['it must be {"runs": [ … ], … }']
-    told = [
-        run for run in document["runs"] if not (isinstance(run, dict) and isinstance(run.get("correct"), str))
-    ]
-    if told:
-        return [f"{len(told)} runs have no answers"]
-    known = datasets_in(document)
-    if not isinstance(known, dict) or not all(_described(own) for own in known.values()):
-        return ["a data set must be described by samples, groups and dense"]
-    unknown = Counter(dataset_of(run) for run in document["runs"] if dataset_of(run) not in known)
-    return [f"{n} runs are of {name}, which is not described" for name, n in unknown.items()]
-
-
-def _described(own: Any) -> bool:
-    kinds = {"samples": int, "groups": dict, "dense": list}
-    return isinstance(own, dict) and all(isinstance(own.get(name), kind) for name, kind in kinds.items())
-
-
-def datasets_in(document: Document) -> dict[str, Any]:
-    """By data set, its number of audit samples, their groups, and where its dense models are right."""
-    old = {name: document[name] for name in ("samples", "groups", "dense") if name in document}
-    return document.get("datasets", {DATASET: old} if old else {})  # type: ignore[no-any-return]  # checked
-
-
-def add_correct(path: Path, start: Start, answers: Mapping[Cell, Any], *, dataset: str, groups: str) -> None:
-    """Which audit samples each cell got right (`answers`: by cell, [N] bool), beside the dense model's."""
-    dense = packed(start.answers["audit"].correct)
-    ids = start.data.evaluate["audit"].groups.numpy().astype(np.uint8)
-    text = base64.b64encode(ids.tobytes()).decode()
-
-    def edit(document: Document) -> None:
-        document["datasets"] = datasets_in(document)
-        for name in ("samples", "groups", "dense"):  # of a file of before
-            document.pop(name, None)
-        own = document["datasets"].setdefault(dataset, {"samples": ids.size, "groups": {}, "dense": []})
-        if own["samples"] != ids.size or own["groups"].setdefault(groups, text) != text:
-            raise InputProblems([f"{path} is of other audit samples; give --results another file"])
-        if dense not in own["dense"]:
-            own["dense"].append(dense)
-        place = own["dense"].index(dense)
-        new = [{**asdict(cell), "dense": place, "correct": packed(right)} for cell, right in answers.items()]
-        again = {key_of(run) for run in new}  # of a training whose rows were not written before a kill
-        document["runs"] = [run for run in document["runs"] if key_of(run) not in again] + new
-
-    results_file.change(path, edit, check=correct_problems, order=order)
-
-
-def read_correct(path: Path) -> Document:
-    return results_file.read(path, correct_problems)
-
-
-def answers_in(document: Document) -> dict[tuple[Any, ...], tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """By cell: where the dense model is right and where the run is."""
-    held = datasets_in(document)
-    dense = {
-        name: [unpacked(text, own["samples"]) for text in own.get("dense", [])] for name, own in held.items()
-    }
-    found = {}
-    for run in document["runs"]:
-        name = dataset_of(run)
-        right = unpacked(run["correct"], held[name]["samples"])
-        found[key_of(run)] = (dense[name][run["dense"]], right)
-    return found
-
-
-def groups_in(document: Document, name: str, dataset: str | None = None) -> IntArray:
-    """The groups of the audit samples, by what they are called; `dataset` where several have such groups."""
-    texts = [
-        own["groups"][name]
-        for data, own in datasets_in(document).items()
-        if name in own["groups"] and dataset in (None, data)
-    ]
-    return np.frombuffer(base64.b64decode(texts[0]), dtype=np.uint8).astype(np.int64)

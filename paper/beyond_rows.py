@@ -1,6 +1,5 @@
-"""From trained runs to rows of results/beyond.json, and to right and wrong answers on each audit sample."""
+"""From trained runs to rows of results/beyond.json, and to their answers to each audit sample."""
 
-import base64
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,28 +7,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenprune import class_bias
-from evenprune.plan import Method
+from evenprune.heldout import psi_standard_errors
+from evenprune.method import FOLDS, Method
 from evenprune.predict import Precision, Predictions, autocast, cross_entropies, evaluating
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import FloatArray
 from evenprune.training import Fitted
 from paper import runner
-from paper.beyond_cells import NEAR, TOLERANCE, Cell
+from paper.beyond_cells import NEAR, TOLERANCE, Cell, cost, method_of
+from paper.beyond_methods import BIAS
+from paper.beyond_views import View
 from paper.runner import Start, Trained, Where
 
 SPLITS = ("train", "heldout", "audit")
 COUNTED = ("heldout", "audit")  # splits whose counts per group are kept
 LAST_EPOCHS = 10
+Counts = Mapping[str, Sequence[int]]  # samples, broke and fixed, by group
 
 
 # --- numbers of a split, from counts per group ---
 
 
-def measures(counts: Mapping[str, Sequence[int]]) -> dict[str, float]:
+def measures(counts: Counts) -> dict[str, float]:
     """max ψ, Ψ_PW and the largest Δ_g of the groups that have samples."""
     gaps, gap = _gaps(counts)
     return {
@@ -39,26 +41,39 @@ def measures(counts: Mapping[str, Sequence[int]]) -> dict[str, float]:
     }
 
 
-def _gaps(counts: Mapping[str, Sequence[int]]) -> tuple[FloatArray, float]:
+def _gaps(counts: Counts) -> tuple[FloatArray, float]:
     """Δ_g = (broke − fixed)/n and the same of all samples, Δ."""
     n, broke, fixed = (np.array(counts[name], dtype=float) for name in ("samples", "broke", "fixed"))
     known = n > 0
     return ((broke - fixed)[known] / n[known]), float((broke - fixed).sum() / n.sum())
 
 
-def standard_error(counts: Mapping[str, Sequence[int]]) -> float | None:
-    """Of ψ_g, the mean over groups; None if a group has a single sample. As constraint.standard_errors:
+def standard_error(counts: Mapping[str, Sequence[float]]) -> float:
+    """Of ψ_g, the mean over the groups that have samples."""
+    named = (torch.tensor(counts[name], dtype=torch.float64) for name in ("samples", "broke", "fixed"))
+    errors = psi_standard_errors(*named)
+    return float(errors[errors.isfinite()].mean())
 
-    V_g = (q_g − Δ_g²)/(n_g − 1),  q_g = (broke + fixed)/n_g,  Var ψ_g = (1 − 2π_g) V_g + Σ_h π_h² V_h.
+
+def followed(cell: Cell, method: Method, counts: Mapping[str, Counts]) -> dict[str, Any] | None:
+    """The samples whose ψ moves the multipliers (or the class bias), and how well ψ is known from them.
+
+    None where nothing does. Cross-fitted multipliers follow all training samples, as answered by companions;
+    these are as many as it says, and change as often as the run itself changes held-out ones.
     """
-    n, broke, fixed = (np.array(counts[name], dtype=float) for name in ("samples", "broke", "fixed"))
-    n, broke, fixed = n[n > 0], broke[n > 0], fixed[n > 0]
-    if n.min() < 2:
+    split = "heldout" if cell.method == BIAS else method.multipliers_on or "train"
+    if method.rows == "none" and cell.method != BIAS:
         return None
-    variance = ((broke + fixed) / n - ((broke - fixed) / n) ** 2) / (n - 1)
-    share = n / n.sum()
-    of_excess = (1 - 2 * share) * variance + (share**2 * variance).sum()
-    return float(np.sqrt(np.maximum(of_excess, 0)).mean())
+    samples = counts["train" if split == FOLDS else split]["samples"]
+    own = _as_often(counts["heldout"], samples) if split == FOLDS else counts[split]
+    return {"split": split, "samples": list(samples), "standard_error": standard_error(own)}
+
+
+def _as_often(counts: Counts, samples: Sequence[int]) -> dict[str, Sequence[float]]:
+    """Counts of so many samples a group that break and are fixed in the same shares."""
+    more = np.array(samples) / np.maximum(counts["samples"], 1)
+    scaled = {name: (more * counts[name]).tolist() for name in ("broke", "fixed")}
+    return {"samples": samples, **scaled}
 
 
 # --- what is constrained, and the multipliers ---
@@ -114,7 +129,7 @@ def multipliers_of(history: Tensor, first: int) -> dict[str, Any] | None:
 
 
 def row_of(
-    start: Start, cell: Cell, answers: Mapping[str, Predictions], shared: Mapping[str, Any]
+    start: Start, cell: Cell, answers: Mapping[str, Predictions], method: Method, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The entry of one cell from its answers to the three splits."""
     counts = {split: runner.changes(start, answers[split], split) for split in SPLITS}
@@ -125,51 +140,51 @@ def row_of(
         **{split: {"accuracy": accuracy[split], **measures(counts[split])} for split in SPLITS},
         "changes": {split: counts[split] for split in COUNTED},
         "standard_error": {split: standard_error(counts[split]) for split in COUNTED},
+        "followed": followed(cell, method, counts),
         **shared,
     }
 
 
 def trained_row(
-    start: Start, cell: Cell, fitted: Fitted, recipe: Recipe, shared: Mapping[str, Any]
+    view: View,
+    cell: Cell,
+    fitted: Fitted,
+    answers: Mapping[str, Predictions],
+    recipe: Recipe,
+    shared: Mapping[str, Any],
 ) -> dict[str, Any]:
-    constraint = constraint_of(fitted.run.method, start, fitted.predictions)
+    """Of a run that was trained, by the answers of its kept or last iterate as seen from a view."""
+    method, last = method_of(cell), len(fitted.history) - 1
     own = {
         "multiplier_sum": fitted.history[-1]["multiplier_sum"],
         "multipliers": multipliers_of(fitted.multipliers, recipe.pruning_epochs),
-        "constraint": constraint,
+        "constraint": constraint_of(method, view.start, answers),
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
-        "kept_epoch": fitted.kept_epoch,
+        "kept_epoch": last if method.keep == "last" else fitted.kept_epoch,
     }
-    return row_of(start, cell, fitted.predictions, own | dict(shared))
+    return row_of(view.start, cell, answers, method, own | dict(shared))
 
 
 def bias_row(
-    start: Start, cell: Cell, fitted: Fitted, where: Where, recipe: Recipe, shared: Mapping[str, Any]
+    view: View, cell: Cell, fitted: Fitted, logits: Mapping[str, Tensor], shared: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Predictions]]:
-    """A class bias fitted to a finished run on the held-out split; seconds: the run's and the fit's."""
+    """A class bias fitted on the held-out samples of a view; `logits` of a finished run, of all samples."""
     assert cell.tolerance is not None
     began = time.perf_counter()
-    precision = recipe.on(where.device).precision
-    splits = start.data.evaluate
-    model = fitted.model.to(where.device)
-    logits = {
-        n: logits_of(model, s, where.device, recipe.evaluate_batch, precision) for n, s in splits.items()
-    }
-    model.cpu()
+    splits = view.start.data.evaluate
+    seen = {name: own[view.kept] if name == "heldout" else own for name, own in logits.items()}
     held = splits["heldout"]
     same = all(bool((s.labels == s.groups).all()) for s in splits.values())
-    units = (
-        None if same else class_bias.units_of(held.labels, held.groups, classes=logits["heldout"].shape[1])
-    )
+    units = None if same else class_bias.units_of(held.labels, held.groups, classes=seen["heldout"].shape[1])
     found = class_bias.fit(
-        logits["heldout"],
+        seen["heldout"],
         held.labels,
         held.groups,
-        start.answers["heldout"].correct,
+        view.start.answers["heldout"].correct,
         tolerance=cell.tolerance,
         units=units,
     )
-    answers = {name: _answers(splits[name], logits[name], found) for name in SPLITS}
+    answers = {name: _answers(splits[name], seen[name], found) for name in SPLITS}
     spent = time.perf_counter() - began
     own = {
         **dict.fromkeys(("multiplier_sum", "multipliers", "constraint")),
@@ -180,14 +195,21 @@ def bias_row(
         "fit_seconds": round(spent, 3),
         "moved_classes": int((found.bias - found.bias.median()).abs().gt(1e-7).sum()),
     }
-    return row_of(start, cell, answers, own), answers
+    return row_of(view.start, cell, answers, fitted.run.method, own), answers
+
+
+def logits_of(
+    model: nn.Module, splits: Mapping[str, Split], recipe: Recipe, where: Where
+) -> dict[str, Tensor]:
+    """By split, [N, classes] on the CPU, in the precision of the runs."""
+    precision, there = recipe.on(where.device).precision, model.to(where.device)
+    told = {n: _logits(there, s, where.device, recipe.evaluate_batch, precision) for n, s in splits.items()}
+    model.cpu()
+    return told
 
 
 @torch.no_grad()
-def logits_of(
-    model: nn.Module, split: Split, device: torch.device, batch: int, precision: Precision
-) -> Tensor:
-    """[N, classes] on the CPU, in the precision of the runs."""
+def _logits(model: nn.Module, split: Split, device: torch.device, batch: int, precision: Precision) -> Tensor:
     there = split.to(device, inputs=False)
     with evaluating(model), autocast(device, precision):
         parts = torch.split(torch.arange(len(split), device=device), batch)
@@ -200,25 +222,12 @@ def _answers(split: Split, logits: Tensor, found: class_bias.ClassBias) -> Predi
     return Predictions(split.labels.cpu(), moved.argmax(1), split.groups.cpu(), losses)
 
 
-def shared_of(trained: Trained, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
+def shared_of(trained: Trained, cells: Sequence[Cell], where: Where) -> dict[str, Any]:
     return {
         "seconds": round(trained.seconds, 3),
         "resumed": trained.resumed,
         "fleet": len(cells),
-        "importance_batches": recipe.importance_batches,
-        "versions": runner.versions(where.device),
+        "mixed": len({cost(cell) for cell in cells}) > 1,  # then the seconds are not of the method alone
+        "versions": runner.versions(where.device, where.compile),
         "commit": where.commit,
     }
-
-
-# --- right and wrong, a bit a sample ---
-
-
-def packed(right: Tensor | NDArray[np.bool_]) -> str:
-    """Right and wrong answers as text: eight samples a byte, base64."""
-    return base64.b64encode(np.packbits(np.asarray(right, dtype=bool)).tobytes()).decode()
-
-
-def unpacked(text: str, samples: int) -> NDArray[np.bool_]:
-    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), dtype=np.uint8), count=samples)
-    return bits.astype(bool)

@@ -46,30 +46,36 @@ def take(split: Split, places: IntArray) -> Split:
     return replace(split, inputs=split.inputs[index], labels=split.labels[index], groups=split.groups[index])
 
 
-def three_splits(
-    train: Split, test: Split, *, per_class: float, used: float | None = None, seed: int = SEED
-) -> dict[str, Split]:
-    """train, heldout (`per_class` of each class; of these at most `used` of each group), audit (all of test).
+def places(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> dict[str, IntArray]:
+    """Of train, heldout (`per_class` of each class) and audit (all of test), the places of their images.
 
-    Both are numbers of samples, or below 1 shares: classes and groups of unequal size then keep theirs.
-    heldout and audit are ordered by content.
+    The first two are places in `train`, the last in `test`. `per_class` is a number of samples, or below 1 a
+    share: classes of unequal size then keep theirs. heldout and audit are ordered by content.
     """
     keys = digests(train.inputs, seed)
     rank = ranks(keys, train.labels)
     out = rank < _most(train.labels, per_class, "class", spare=1)
     # The first of every class, then the second of every class, …: few of a group are spread over its classes.
     order = np.lexsort((np.array(keys), rank))
-    order = order[out[order]]
-    if used is not None:
-        groups = train.groups[torch.from_numpy(order)]
-        place = ranks([f"{i:09d}" for i in range(len(order))], groups)
-        order = order[place < _most(groups, used, "group", spare=0)]
     audit = np.argsort(np.array(digests(test.inputs, seed)), kind="stable")
-    return {
-        "train": take(train, np.flatnonzero(~out)),
-        "heldout": take(train, order),
-        "audit": take(test, audit),
-    }
+    return {"train": np.flatnonzero(~out), "heldout": order[out[order]], "audit": audit}
+
+
+def three_splits(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> dict[str, Split]:
+    found = places(train, test, per_class=per_class, seed=seed)
+    return {name: take(test if name == "audit" else train, own) for name, own in found.items()}
+
+
+def looked_at(groups: Tensor, used: float | None) -> IntArray:
+    """The places of at most `used` held-out samples of each group (below 1: a share of them; None: all).
+
+    Few are always a part of many.
+    """
+    every = np.arange(len(groups))
+    if used is None:
+        return every
+    rank = ranks([f"{place:09d}" for place in every.tolist()], groups)
+    return every[rank < _most(groups, used, "group", spare=0)]
 
 
 def identity(splits: Mapping[str, Split]) -> str:

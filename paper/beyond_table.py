@@ -1,35 +1,47 @@
-"""The study as plain text: one table a setting, all methods × {train, unseen}, and what differs from NFT."""
+"""The study as plain text: one table a setting, all methods × {train, unseen}, and paired differences."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from evenprune.wording import MISSING
 from paper import beyond_words as words
 from paper.beyond_cells import TOLERANCE, key_of
-from paper.beyond_summary import BETTER, DISPARITIES, MEASURES, Block, Entry, Row, blocks
+from paper.beyond_methods import BASELINES
+from paper.beyond_paired import BETTER, Row
+from paper.beyond_summary import DISPARITIES, MEASURES, Block, Entry, blocks
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 from paper.results_file import Document
 
+MIXED = "*"
 
-def lines(results: Document, correct: Document, *, tolerance: float = TOLERANCE) -> list[str]:
+
+def lines(
+    results: Document, answers: Document, *, tolerance: float = TOLERANCE, against: str = BASELINES[0]
+) -> list[str]:
     """Everything that `show` prints. Percent; mean ± standard deviation over seeds."""
     if not results["runs"]:
         return ["No run is finished yet."]
     found = list[str]()
-    for block in blocks(results, correct, tolerance=tolerance):
+    for block in sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order):
         found += [words.title(block.setting), ""]
         found += [*aligned(_numbers(block)), ""]
         found += [*aligned(_heldout(block)), ""]
-        found += [*aligned(_paired(block)), ""]
+        found += [*aligned(_paired(against, block.entries)), ""]
+        for baseline, entries in block.faced.items():
+            found += [*aligned(_paired(baseline, entries)), ""]
         found += [*aligned(_multipliers(block)), ""] if block.constraints else []
-    return [*found, *_legend(tolerance)]
+    return [*found, *_legend()]
 
 
-def _legend(tolerance: float) -> list[str]:
+def _legend() -> list[str]:
     return [
-        f"A dual step is chosen on the held-out split: within ψ ≤ {tolerance:.1%} the most accurate,",
+        "A dual step is chosen on the held-out split: within the tolerance of the method the most accurate,",
         "else the smallest max ψ. It is never chosen on the audit split, which is what “unseen” stands for.",
         "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
-        "against NFT: paired by seed and by audit sample; “clear” counts seeds whose limits exclude zero.",
+        "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
+        "clipped: sample weights of a run that would have been negative, and were set to zero.",
+        "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
+        "against: paired by seed and by audit sample; “clear” counts seeds whose limits exclude zero, “same”",
+        "is the share of samples that both put into the same class.",
         "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed”",
         "(fractions; CELG and EL: losses); “held” counts seeds; the change is that of the last 10 epochs.",
     ]
@@ -40,21 +52,22 @@ def _legend(tolerance: float) -> list[str]:
 
 def _numbers(block: Block) -> Iterator[list[str]]:
     named = [f"{split} {title}" for split in ("train", "unseen") for title in TITLES.values()]
-    yield ["method", "step", "seeds", *named, "floor max ψ", "floor Ψ_PW", "verdicts", "seconds"]
+    yield ["method", "step", "seeds", *named, "floor max ψ", "floor Ψ_PW", "verdicts", "clipped", "seconds"]
     for entry in block.entries:
         cells = [percent(entry.spread(split, m)) for split in ("train", "audit") for m in MEASURES]
         floors = [f"{100 * entry.floor(measure).mean:.1f}" for measure in DISPARITIES]
         told = " ".join(f"{count} {word}" for word, count in entry.verdicts.items())
-        seconds = words.seconds(entry.seconds)
-        yield [entry.name, words.step(entry.step), str(len(entry.rows)), *cells, *floors, told, seconds]
+        rest = [words.clipped(entry) or MISSING, words.seconds(entry) + MIXED * entry.mixed]
+        yield [entry.name, words.step(entry.step), str(len(entry.rows)), *cells, *floors, told, *rest]
 
 
 def _heldout(block: Block) -> Iterator[list[str]]:
-    """What the choice rests on, and how well ψ is known there."""
-    yield ["method", *(f"held-out {title}" for title in TITLES.values()), "s.e. of ψ"]
+    """What the choice rests on, and how well ψ is known there and where it is followed."""
+    named = (f"held-out {title}" for title in TITLES.values())
+    yield ["method", *named, "s.e. of ψ", "followed", "s.e. there", "step"]
     for entry in block.entries:
         held = [percent(entry.spread("heldout", m)) for m in MEASURES]
-        yield [entry.name, *held, percent(entry.standard_error)]
+        yield [entry.name, *held, percent(entry.standard_error), *words.followed(entry), words.tuned(entry)]
 
 
 def _multipliers(block: Block) -> Iterator[list[str]]:
@@ -68,12 +81,12 @@ def _multipliers(block: Block) -> Iterator[list[str]]:
         yield [*told, *holds, *values, words.active(one)]
 
 
-def _paired(block: Block) -> Iterator[list[str]]:
-    yield ["against NFT", "seeds", "accuracy", "clear", "max ψ", "clear", "Ψ_PW", "clear"]
-    for entry in block.entries:
-        if entry.method != "NFT":
+def _paired(baseline: str, entries: Iterable[Entry]) -> Iterator[list[str]]:
+    yield [f"against {baseline}", "seeds", "same", "accuracy", "clear", "max ψ", "clear", "Ψ_PW", "clear"]
+    for entry in entries:
+        if entry.method != baseline:
             cells = [text for measure in BETTER for text in difference(entry, measure)]
-            yield [entry.name, str(len(entry.pairs)), *cells]
+            yield [entry.name, str(len(entry.pairs)), words.same(entry), *cells]
 
 
 def difference(entry: Entry, measure: str) -> tuple[str, str]:
@@ -102,7 +115,8 @@ def finished(rows: Iterable[Row], wanted: Iterable[Row]) -> list[str]:
     held = {key_of(row) for row in rows}
     found: dict[tuple[str, ...], list[str]] = {}
     for row in wanted:
-        setting = (row["method"], words.step(row["dual_lr"]), "yes" if row["augment"] else "no")
+        used = "all" if row["heldout_used"] is None else f"{row['heldout_used']:g}"
+        setting = (row["method"], words.step(row["dual_lr"]), "yes" if row["augment"] else "no", used)
         found.setdefault(setting, []).append(str(row["seed"]) if key_of(row) in held else "·")
-    head = ["method", "step", "augment", "seeds finished (·: missing)"]
+    head = ["method", "step", "augment", "held out", "seeds finished (·: missing)"]
     return aligned([head, *([*setting, " ".join(seeds)] for setting, seeds in found.items())])

@@ -1,12 +1,13 @@
 """How the study writes its numbers and names its settings, in text and page alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import DATASETS, sparsity
 from evenprune.wording import MISSING, visible
-from paper.beyond_cells import amount
-from paper.beyond_summary import Block, Constrained, Entry, Setting
+from paper.beyond_cells import GROUPINGS, amount
+from paper.beyond_paired import Setting
+from paper.beyond_summary import Block, Constrained, Entry, followed_by
 
 TITLES = {
     "accuracy": "accuracy",
@@ -15,7 +16,7 @@ TITLES = {
     "worst_gap": "worst Δ",
 }
 HELD_SPLITS = {"train": "train", "heldout": "held-out", "audit": "unseen"}
-PLANNED = (("cifar100", "superclass"), ("cifar100", "class"), ("utkface", "race"))  # each ± augmentation
+PLANNED = [(data, groups) for data, own in GROUPINGS.items() for groups in own]  # each ± augmentation
 
 
 # --- numbers ---
@@ -29,8 +30,8 @@ def plain(spread: Spread | None) -> str:
     return MISSING if spread is None else _told(spread, ".3g", 1)
 
 
-def seconds(spread: Spread | None) -> str:
-    return MISSING if spread is None else _told(spread, ".1f", 1)
+def seconds(entry: Entry) -> str:
+    return MISSING if entry.seconds is None else _told(entry.seconds, ".1f", 1)
 
 
 def _told(spread: Spread, form: str, scale: float) -> str:
@@ -39,7 +40,7 @@ def _told(spread: Spread, form: str, scale: float) -> str:
 
 
 def difference(entry: Entry, measure: str) -> str:
-    """Against NFT, mean ± standard deviation over seeds."""
+    """From the baseline, mean ± standard deviation over seeds."""
     return percent(Spread.of(d.estimate for d in entry.differences(measure)), sign="+")
 
 
@@ -55,11 +56,39 @@ def active(one: Constrained) -> str:
     return f"{one.active:.0f} of {one.of}"
 
 
+def clipped(entry: Entry) -> str:
+    """Sample weights of a run that would have been negative; nothing where none was."""
+    return f"{entry.negative_weights:,.0f}" if entry.negative_weights else ""
+
+
+def same(entry: Entry) -> str:
+    """Audit samples that run and baseline put into the same class, percent."""
+    return percent(Spread.of(pair.same for pair in entry.pairs))
+
+
+def followed(entry: Entry) -> list[str]:
+    """Samples of a group that multipliers or class bias follow ("250 heldout"), and the error of ψ there."""
+    told = followed_by(entry.rows)
+    return [MISSING] * 2 if told is None else [f"{told.samples:,} {told.split}", percent(told.error)]
+
+
+def tuned(entry: Entry) -> str:
+    """How the dual step was chosen: "0.002 of 3, by seeds 0, 1"."""
+    if entry.steps < 2:
+        return step(entry.step)
+    seeds = ", ".join(map(str, entry.tuned_on)) or "that differ"
+    return f"{step(entry.step)} of {entry.steps}, by seeds {seeds}"
+
+
 # --- names ---
 
 
 def dataset(name: str) -> str:
     return DATASETS.get(name, visible(name))
+
+
+def baseline(name: str) -> str:
+    return "plain fine-tuning (NFT)" if name == "NFT" else name
 
 
 def augmentation(setting: Setting) -> str:
@@ -89,26 +118,47 @@ def order(block: Block) -> tuple[object, ...]:
 
 
 def short_titles(found: Sequence[Block], *, brief: bool = False) -> list[str]:
-    """Groups and augmentation of each block, and what else differs between blocks."""
-    by, rest = ("", "") if brief else ("groups by ", " held out a group")
-    parts: dict[str, Callable[[Setting, int], str]] = {
-        "dataset": lambda setting, _: dataset(setting.dataset),
-        "groups": lambda setting, _: f"{by}{visible(setting.groups)}",
-        "sparsity": lambda setting, _: f"{sparsity(setting.sparsity)} sparse",
-        "augment": lambda setting, _: augmentation(setting),
-        "heldout": lambda _, samples: f"{samples}{rest}",
-        "heldout_per_class": lambda setting, _: f"{amount(setting.heldout_per_class, 'class')} unseen",
-        "epochs": lambda setting, _: f"{setting.epochs} epochs",
-    }
-    places = [(block.setting, block.heldout_samples) for block in found]
-    always = ("groups", "augment")
-    kept = [part for name, part in parts.items() if name in always or len({part(*p) for p in places}) > 1]
-    return [_capital(", ".join(part(*place) for part in kept)) for place in places]
+    """Groups and augmentation of each block, and what else differs; brief: for narrow places."""
+    return _titles([(block.setting, block.heldout_samples) for block in found], brief=brief)
+
+
+def task_titles(tasks: Sequence[Setting]) -> list[str]:
+    """The same of settings whatever their held-out samples."""
+    return _titles([(task, 0) for task in tasks])
+
+
+Place = tuple[Setting, int]  # a setting, and its held-out samples a group
+
+
+def _titles(places: Sequence[Place], *, brief: bool = False) -> list[str]:
+    return [_capital(", ".join(_title_parts(place, places, brief))) for place in places]
+
+
+def _title_parts(place: Place, places: Sequence[Place], brief: bool) -> Iterator[str]:
+    """The data set where there are several, what is always told, and what differs within a data set."""
+    setting, samples = place
+    alike = [other for other in places if other[0].dataset == setting.dataset]
+    sizes = {own for other, own in alike if other.groups == setting.groups}
+
+    def differs(name: str) -> bool:
+        return len({getattr(other, name) for other, _ in alike}) > 1
+
+    if len({other.dataset for other, _ in places}) > 1:
+        yield dataset(setting.dataset)
+    yield visible(setting.groups) if brief else f"groups by {visible(setting.groups)}"
+    if differs("sparsity"):
+        yield f"{sparsity(setting.sparsity)} sparse"
+    if not brief:
+        yield augmentation(setting)
+    elif setting.augment:
+        yield "augmented"
+    if len(sizes) > 1:
+        yield f"{samples} held out{'' if brief else ' a group'}"
+    if differs("heldout_per_class"):
+        yield f"{amount(setting.heldout_per_class, 'class')} unseen"
+    if differs("epochs"):
+        yield f"{setting.epochs} epochs"
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def family_title(setting: Setting) -> str:
-    return f"{dataset(setting.dataset)}, groups by {visible(setting.groups)}, {augmentation(setting)}"

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,44 +19,57 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 
-from evenprune import constraint
+from evenprune import methods
 from evenprune.augment import Both, Crop, Flip
 from evenprune.folds import Folds
+from evenprune.gap_limits import psi_standard_errors
+from evenprune.heldout import paired_counts
 from evenprune.models import small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
 from paper import (
     beyond,
+    beyond_answers,
     beyond_cells,
     beyond_dense,
+    beyond_flags,
     beyond_folds,
+    beyond_paired,
     beyond_results,
     beyond_rows,
     beyond_splits,
-    beyond_summary,
     beyond_table,
+    beyond_train,
     dense_model,
     runner,
 )
-from paper.beyond_cells import FORMULATIONS, KINDS, STUDY, Cell, Grid, cells_of, chosen, method_of
-from paper.beyond_data import LATE, SOURCES, Images
+from paper.beyond_cells import Cell, Grid, cells_of, chosen, method_of
+from paper.beyond_data import LATE, SOURCES, Groups, Images
+from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, PASSES, STUDY
 from paper.beyond_results import Origin
-from paper.runner import Start, Where
+from paper.beyond_train import Bench
+from paper.beyond_views import Views
+from paper.runner import Where
 from tests.test_paper_runner import images as images_of_four_classes
 
 NAMES = ("animals", "things")  # two classes each
+CLASSES = ("cat", "dog", "cup", "bed")
 CPU = torch.device("cpu")
+SIZES = {"superclass": (6,), "class": (4,)}
 GRID = Grid(
     groups="superclass",
     sparsity=0.8,
     steps=(0.1, 1.0),
     el_steps=(0.01,),
+    dro_steps=(0.01,),
     buffer=8,
     refresh=3,
     heldout_per_class=10,
     epochs=3,
     folds=2,
+    importance_batches=2,
+    sizes=SIZES,
 )
 FEW = Recipe(
     epochs=3,
@@ -63,7 +77,6 @@ FEW = Recipe(
     batch_size=32,
     optimizer=partial(SGD, lr=0.02, momentum=0.9),
     only_at_end=LATE,
-    importance_batches=2,
 )
 ORIGIN = Origin("cifar100", 10)
 
@@ -74,8 +87,17 @@ def images(each: int, seed: int) -> Split:
     return replace(made, groups=made.labels // 2)
 
 
-def three(used: int | None = None) -> dict[str, Split]:
-    return beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=10, used=used)
+def all_images() -> Images:
+    train, test = images(40, 0), images(20, 1)
+    groups = {
+        "superclass": Groups(NAMES, train.groups, test.groups),
+        "class": Groups(CLASSES, train.labels, test.labels),
+    }
+    return Images(train, test, groups)
+
+
+def three() -> dict[str, Split]:
+    return beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=10)
 
 
 def place(folder: Path, **changes: Any) -> Where:
@@ -90,154 +112,67 @@ def tiny() -> nn.Module:
     return small_cnn((4, 6, 6), num_classes=4, in_channels=3)
 
 
-def begin(folder: Path) -> Start:
+def begin(folder: Path) -> Bench:
     """A dense model that has learnt something: an untrained one has nothing to lose."""
     torch.set_num_threads(1)
-    model, split = tiny(), three()["train"]
+    model, (splits, groupings) = tiny(), all_images().cut(heldout=10)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    inputs = split.at(torch.arange(len(split)))
+    train = splits["train"]
+    inputs = train.at(torch.arange(len(train)))
     for _ in range(20):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), split.labels).backward()
+        nn.functional.cross_entropy(model(inputs), train.labels).backward()
         optimizer.step()
-    start = runner.measure(model.eval(), three(), NAMES, recipe=FEW, where=place(folder))
-    of = beyond_folds.fold_of(split, GRID.folds)
-    return beyond_folds.with_folds(start, Folds(of, (model,) * GRID.folds))
+    start = runner.measure(model.eval(), splits, NAMES, recipe=FEW, where=place(folder))
+    of = beyond_folds.fold_of(train, GRID.folds)
+    start = beyond_folds.with_folds(start, Folds(of, (model,) * GRID.folds))
+    return Bench(Views(start, groupings), GRID, FEW, Flip())
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """The commands on a few made-up images and a network for them."""
     torch.set_num_threads(1)
-    made = Images(images(40, 0), images(20, 1), NAMES)
-    small = {"read": lambda *_: made, "network": tiny, "recipe": FEW, "augment": Flip()}
+    small = {
+        "read": lambda flags: all_images(),
+        "network": tiny,
+        "recipe": FEW,
+        "augment": Flip(),
+        "classes_of": {"superclass": 2, "class": 1},
+        "sizes": SIZES,
+        "importance_batches": {"superclass": 2, "class": 1},
+    }
     patch.setitem(SOURCES, "cifar100", replace(SOURCES["cifar100"], **small))
 
 
 def some_cells(*seeds: int) -> list[Cell]:
-    names = ["NFT", beyond_cells.BIAS, "CEAG held-out (passes)"]
+    names = ["NFT", BIAS, PASSES]
     return cells_of(replace(GRID, steps=(0.1,)), names=names, seeds=seeds, augment=False)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Start]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bench]:
     """Every method of the study and every formulation, two seeds."""
     folder = tmp_path_factory.mktemp("beyond")
-    start = begin(folder)
+    bench = begin(folder)
     cells = cells_of(GRID, names=list(KINDS), seeds=[0, 1], augment=False)
-    beyond.fill(start, cells, FEW, place(folder, fleet=45))
-    return folder, start
+    beyond_train.fill(bench, cells, place(folder, fleet=45))
+    return folder, bench
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
     return beyond_results.read(folder / "beyond.json")["runs"]
 
 
-# --- splits ---
-
-
-def pictures(split: Split) -> list[bytes]:
-    return [image.numpy().tobytes() for image in split.inputs]
-
-
-def test_the_held_out_images_are_of_every_class_and_in_no_other_split() -> None:
-    splits = three()
-    assert torch.bincount(splits["heldout"].labels).tolist() == [10] * 4
-    assert torch.bincount(splits["train"].labels).tolist() == [30] * 4
-    assert len(splits["audit"]) == 80
-    assert not set(pictures(splits["train"])) & set(pictures(splits["heldout"]))
-    assert sorted(pictures(splits["train"]) + pictures(splits["heldout"])) == sorted(pictures(images(40, 0)))
-    assert sorted(pictures(splits["audit"])) == sorted(pictures(images(20, 1)))
-
-
-def test_the_draw_does_not_depend_on_the_order_of_the_images() -> None:
-    train, test = images(40, 0), images(20, 1)
-    mixed = [
-        beyond_splits.take(split, np.random.default_rng(7).permutation(len(split))) for split in (train, test)
-    ]
-    first, again = (
-        beyond_splits.three_splits(*pair, per_class=10, used=6) for pair in ((train, test), mixed)
-    )
-    for name in ("heldout", "audit"):
-        assert pictures(first[name]) == pictures(again[name])
-        assert torch.equal(first[name].labels, again[name].labels)
-    assert beyond_splits.identity(first) == beyond_splits.identity(again)
-    other = beyond_splits.three_splits(train, test, per_class=9)
-    assert beyond_splits.identity(other) != beyond_splits.identity(first)
-
-
-@given(used=st.integers(1, 20))
-def test_few_held_out_samples_are_part_of_many_and_spread_over_the_classes(used: int) -> None:
-    few, whole = three(used)["heldout"], three()["heldout"]
-    assert torch.bincount(few.groups).tolist() == [used, used]
-    assert set(pictures(few)) <= set(pictures(whole))
-    each = torch.bincount(few.labels, minlength=4).tolist()
-    assert abs(each[0] - each[1]) <= 1
-    assert abs(each[2] - each[3]) <= 1
-
-
-@pytest.mark.parametrize(("per_class", "used"), [(0, None), (40, None), (10, 21), (10, 0)])
-def test_more_samples_than_there_are_are_refused(per_class: int, used: int | None) -> None:
-    with pytest.raises(InputProblems, match=r"held-out samples a (class|group): give 1 to"):
-        beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=per_class, used=used)
-
-
-def unequal(each: Sequence[int], seed: int) -> Split:
-    """Four classes of so many images, each a group."""
-    made = images_of_four_classes(max(each), seed)
-    places = [np.flatnonzero((made.labels == label).numpy())[:n] for label, n in enumerate(each)]
-    kept = beyond_splits.take(made, np.concatenate(places))
-    return replace(kept, groups=kept.labels)
-
-
-@given(share=st.floats(0.05, 0.9), used=st.floats(0.3, 0.95))
-def test_shares_are_kept_by_groups_of_unequal_size(share: float, used: float) -> None:
-    sizes, test = [60, 40, 30, 20], images(5, 1)
-    splits = beyond_splits.three_splits(unequal(sizes, 0), test, per_class=share)
-    held = torch.bincount(splits["heldout"].labels, minlength=4).tolist()
-    assert held == [round(share * size) for size in sizes]
-    assert (torch.bincount(splits["train"].labels) + torch.tensor(held)).tolist() == sizes
-    assert not set(pictures(splits["train"])) & set(pictures(splits["heldout"]))
-    wanted = [round(used * size) for size in held]
-    if min(wanted) > 0:
-        few = beyond_splits.three_splits(unequal(sizes, 0), test, per_class=share, used=used)
-        assert torch.bincount(few["heldout"].groups, minlength=4).tolist() == wanted
-        assert set(pictures(few["heldout"])) <= set(pictures(splits["heldout"]))
-        assert beyond_splits.identity(few) == beyond_splits.identity(splits)
-
-
-def test_small_shares_are_a_part_of_large_ones_and_of_numbers() -> None:
-    def held_out(amount: float) -> set[bytes]:
-        return set(pictures(beyond_splits.three_splits(train, test, per_class=amount)["heldout"]))
-
-    train, test = unequal([60, 40, 30, 20], 0), images(5, 1)
-    assert held_out(0.1) < held_out(0.3)
-    assert held_out(0.05) <= held_out(3)  # at most three of each class
-    mixed = beyond_splits.take(train, np.random.default_rng(5).permutation(len(train)))
-    again = beyond_splits.three_splits(mixed, test, per_class=0.3)["heldout"]
-    assert pictures(again) == pictures(beyond_splits.three_splits(train, test, per_class=0.3)["heldout"])
-
-
-@pytest.mark.parametrize(
-    ("amount", "used", "said"),
-    [
-        (0.02, None, "is 0 of the 20 samples of one class: at least 1 must be, and 1 be left"),
-        (0.99, None, "is 20 of the 20 samples of one class"),
-        (0.2, 0.1, "is 0 of the 4 samples of one group: at least 1 must be; give another share"),
-        (2.5, None, "2.5 held-out samples a class: give 1 to 19"),
-    ],
-)
-def test_shares_that_leave_a_class_with_nothing_are_refused(
-    amount: float, used: float | None, said: str
-) -> None:
-    with pytest.raises(InputProblems, match=said):
-        beyond_splits.three_splits(unequal([60, 40, 30, 20], 0), images(5, 1), per_class=amount, used=used)
+def answers_of(folder: Path) -> dict[str, Any]:
+    return beyond_answers.read(folder / "beyond_answers.json")
 
 
 # --- cells ---
 
 
 def test_every_method_is_what_its_name_says() -> None:
-    cells = cells_of(Grid(groups="superclass", steps=(0.002,)), names=list(KINDS), seeds=[0], augment=False)
+    grid = Grid(groups="superclass", steps=(0.002,), dro_steps=(0.001,))
+    cells = cells_of(grid, names=list(KINDS), seeds=[0], augment=False)
     made = {cell.method: method_of(cell) for cell in cells}
     assert {m.negative for m in made.values()} == {"clip"}
     held = {name for name, m in made.items() if m.multipliers_on not in (None, "folds")}
@@ -245,20 +180,28 @@ def test_every_method_is_what_its_name_says() -> None:
     assert all(made[name].multipliers_on == "heldout" for name in held)
     assert all(made[name].tolerance == 0.01 for name in made if name.startswith("CEAG"))
     assert (made["CEAG held-out (ring)"].estimator, made["CEAG held-out (ring)"].k) == ("ring", 40)
-    passes = made["CEAG held-out (passes)"]
+    passes = made[PASSES]
     assert (passes.estimator, passes.refresh, passes.caution, passes.distill) == ("pass", 88, 0, 0)
-    assert made["CEAG held-out (passes, caution 1)"] == replace(passes, caution=1.0)
+    assert made["CEAG held-out (caution 1)"] == replace(passes, caution=1.0)
+    assert made["CEAG held-out (lower limit)"] == replace(passes, caution=1.0, moves_on="lower")
+    assert made["CEAG held-out (dead zone 2 %)"] == replace(passes, dead_zone=0.02)
     assert made["CEAG held-out + KD"] == replace(passes, distill=0.9)
-    assert made["CEAG held-out (passes, best feasible)"].keep_on == "heldout"
+    assert made[FEASIBLE] == replace(passes, keep="feasible", keep_on="heldout")
     assert made["CEAG cross-fitted (passes)"] == replace(passes, multipliers_on="folds")
-    assert made["FairGRAPE (fast)"].importance == "fairgrape_fast"
+    assert (made["FairGRAPE"].importance, made["FairGRAPE (fast)"].importance) == (
+        "fairgrape",
+        "fairgrape_fast",
+    )
+    assert made["Performance-weighted loss"] == methods.performance_weighted()
+    assert made["GroupDRO"] == methods.group_dro(dual_lr=0.001)
+    assert made["Group-balanced sampling"] == methods.balanced()
     assert (made["Ψ_PW"].rows, made["all pairs"].rows, made["Ψ_PW"].tolerance) == ("extremes", "pairs", 0.02)
     assert (made["CELG"].measure, made["equalized"].kind, made["two-sided"].kind) == (
         "loss",
         "equal",
         "two_sided",
     )
-    assert made["NFT"] == made[beyond_cells.BIAS]
+    assert made["NFT"] == made[BIAS]
     assert made["NFT + KD"].distill == 0.9
 
 
@@ -277,30 +220,59 @@ def test_a_grid_has_a_cell_for_each_dual_step_and_none_for_methods_without() -> 
         cells_of(replace(GRID, groups="class"), names=["all pairs"], seeds=[0], augment=False)
 
 
-def test_the_data_set_is_a_part_of_a_cell_and_cifar100_where_none_is_named() -> None:
+def test_the_methods_of_the_issue_are_in_every_setting_and_all_rivals_can_be_run() -> None:
+    assert list(STUDY) == [
+        *("NFT", "NFT + KD", BIAS, "EL + RB", "CEAG", "CEAG (table)", PASSES, FEASIBLE),
+        *("CEAG held-out + KD", "FairGRAPE"),
+    ]
+    assert {"Performance-weighted loss", "GroupDRO", "Group-balanced sampling"} < set(KINDS)
+
+
+def test_the_data_set_is_a_part_of_a_cell() -> None:
     grid = replace(GRID, groups="race", steps=(0.1,))
     ours, faces = (
         cells_of(replace(grid, dataset=name), names=["NFT", "CEAG", "all pairs"], seeds=[0], augment=False)
         for name in ("cifar100", "utkface")
     )
-    old = [{k: v for k, v in asdict(cell).items() if k != "dataset"} for cell in ours]
-    assert beyond_cells.missing(old, [*ours, *faces]) == faces
+    assert beyond_cells.missing([asdict(cell) for cell in ours], [*ours, *faces]) == faces
     assert beyond_cells.missing([asdict(cell) for cell in faces], [*ours, *faces]) == ours
     assert [beyond_cells.trained_as(cell).dataset for cell in faces] == ["utkface"] * 3
-    assert "dataset" not in beyond_results.RULES
+
+
+def test_fairgrapes_batches_are_a_part_of_its_cells_alone() -> None:
+    cells = cells_of(GRID, names=list(KINDS), seeds=[0], augment=False)
+    told = {cell.method: cell.importance_batches for cell in cells if cell.importance_batches}
+    assert told == {"FairGRAPE": 2, "FairGRAPE (fast)": 2}
+    (other,) = cells_of(replace(GRID, importance_batches=3), names=["FairGRAPE"], seeds=[0], augment=False)
+    assert beyond_cells.missing([asdict(cell) for cell in cells], [other]) == [other]
 
 
 def test_only_runs_of_equal_cost_share_a_fleet_and_biases_are_not_trained() -> None:
-    cells = cells_of(GRID, names=list(STUDY), seeds=[0, 1], augment=False)
-    parts = beyond.fleets(cells, 45)
+    cells = cells_of(GRID, names=[*STUDY, "FairGRAPE (fast)"], seeds=[0, 1], augment=False)
+    parts = beyond_train.fleets(cells, 45)
     trained = [cell for part in parts for cell in part]
-    assert len(trained) == len(set(trained)) == len(cells) - 2
+    assert len(trained) == len(set(trained)) == len(cells) - 2 - 4  # no biases; passes and best feasible
     together = [{cell.method for cell in part} for part in parts]
     assert {"NFT", "EL + RB", "CEAG", "CEAG (table)"} in together
-    for alone in ("NFT + KD", "CEAG held-out + KD", "CEAG held-out (ring)", "FairGRAPE (fast)"):
+    for alone in ("NFT + KD", "CEAG held-out + KD", FEASIBLE, "FairGRAPE", "FairGRAPE (fast)"):
         assert {alone} in together
     rest = [cell for part in parts[1:] for cell in part]
-    assert beyond.fleets(rest, 45) == parts[1:]  # what is left after a kill makes the same fleets
+    assert beyond_train.fleets(rest, 45) == parts[1:]  # what is left after a kill makes the same fleets
+
+
+def test_mixed_fleets_are_few_but_of_one_data_and_never_with_scores() -> None:
+    few = cells_of(replace(GRID, heldout_used=6), names=[PASSES], seeds=[0], augment=False)
+    cells = cells_of(GRID, names=[*STUDY, "CEAG cross-fitted (passes)"], seeds=[0, 1], augment=False)
+    parts = beyond_train.fleets([*cells, *few], 45, mixed=True)
+    assert [{cell.method for cell in part} for part in parts] == [
+        {"NFT", "NFT + KD", "EL + RB", "CEAG", "CEAG (table)", FEASIBLE, "CEAG held-out + KD"},
+        {"FairGRAPE"},
+        {"CEAG cross-fitted (passes)"},
+        {FEASIBLE},
+    ]
+    alone = beyond_train.fleets(cells, 45)
+    added = {beyond_cells.trained_as(cell) for cell in few}
+    assert {cell for part in parts for cell in part} == {cell for part in alone for cell in part} | added
 
 
 # --- the choice ---
@@ -321,8 +293,11 @@ def test_the_most_accurate_step_within_the_tolerance_is_chosen_else_the_smallest
         row(0.3, 0, gap=0.01, accuracy=0.7),
     ]
     assert [r["dual_lr"] for r in chosen(rows)] == [0.3]
-    assert [r["dual_lr"] for r in chosen(rows, tolerance=0.001)] == [0.2]
-    assert [r["dual_lr"] for r in chosen(rows, tolerance=0.5)] == [0.1]
+    for tolerance, best in ((0.001, 0.2), (0.5, 0.1)):  # the choice is by what the method aims at
+        aimed = [r | {"tolerance": tolerance} for r in rows]
+        assert [r["dual_lr"] for r in chosen(aimed)] == [best]
+    losses = [r | {"method": "CELG", "tolerance": 0.5} for r in rows]  # not a bound of ψ: the usual one
+    assert [r["dual_lr"] for r in chosen(losses)] == [0.3]
 
 
 def test_steps_are_compared_over_the_seeds_that_all_have() -> None:
@@ -338,15 +313,8 @@ def test_rows_of_one_data_set_are_never_chosen_on_those_of_another() -> None:
     """The same settings, but the better step of one is the worse of the other."""
     ours = [row(0.1, 0, gap=0.001, accuracy=0.9), row(0.2, 0, gap=0.001, accuracy=0.5)]
     faces = [row(0.1, 0, gap=0.001, accuracy=0.4), row(0.2, 0, gap=0.001, accuracy=0.8)]
-    faces = [entry | {"dataset": "utkface"} for entry in faces]
-    old = [{name: value for name, value in entry.items() if name != "dataset"} for entry in ours]
-    for own in (ours, old):
-        picked = chosen([*own, *faces])
-        assert [(beyond_cells.dataset_of(r), r["dual_lr"]) for r in picked] == [
-            ("cifar100", 0.1),
-            ("utkface", 0.2),
-        ]
-    assert {r["dual_lr"] for r in chosen([*ours[1:], *old[:1]])} == {0.1}  # named or not, one data set
+    picked = chosen([*ours, *(entry | {"dataset": "utkface"} for entry in faces)])
+    assert [(r["dataset"], r["dual_lr"]) for r in picked] == [("cifar100", 0.1), ("utkface", 0.2)]
 
 
 @given(st.lists(st.floats(-1, 1), min_size=6, max_size=6))
@@ -374,28 +342,20 @@ def test_numbers_from_counts_are_those_of_the_samples(groups: list[tuple[int, in
         dense += [True] * b + [False] * f + [True] * (n - b - f)
         sparse += [False] * b + [True] * f + [True] * (n - b - f)
         ids += [g] * n
-    d, s, line = torch.tensor([dense]).double(), torch.tensor([sparse]).double(), torch.tensor(ids)
-    number = torch.tensor([[*counts["samples"], 0]]).double()
-    errors = constraint.standard_errors(s, d, line, number, number / len(ids))[:, :-1]
+    d, s, line = torch.tensor(dense).double(), torch.tensor(sparse).double(), torch.tensor(ids)
+    errors = psi_standard_errors(*paired_counts(d, s, line, count=len(groups)))
     assert beyond_rows.standard_error(counts) == pytest.approx(float(errors.mean()), abs=1e-12)
-    gaps = torch.stack([(d - s)[0, line == g].mean() for g in range(len(groups))])
+    gaps = torch.stack([(d - s)[line == g].mean() for g in range(len(groups))])
     told = beyond_rows.measures(counts)
     assert told["worst_gap"] == pytest.approx(float(gaps.max()), abs=1e-12)
     assert told["max_excess_gap"] == pytest.approx(float(gaps.max() - (d - s).mean()), abs=1e-12)
     assert told["pairwise_disparity"] == pytest.approx(float(gaps.max() - gaps.min()), abs=1e-12)
 
 
-def test_the_standard_error_of_a_single_sample_is_not_known() -> None:
-    assert beyond_rows.standard_error({"samples": [1, 9], "broke": [0, 1], "fixed": [0, 1]}) is None
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=100))
-def test_bits_come_back(right: list[bool]) -> None:
-    assert beyond_rows.unpacked(beyond_rows.packed(torch.tensor(right)), len(right)).tolist() == right
-
-
-def test_ten_thousand_answers_are_less_than_two_kilobytes() -> None:
-    assert len(beyond_rows.packed(torch.rand(10_000) < 0.5)) < 1700
+def test_groups_without_samples_have_no_standard_error() -> None:
+    known = {"samples": [9, 20], "broke": [0, 1], "fixed": [0, 1]}
+    with_empty = {name: [*values, 0] for name, values in known.items()}
+    assert beyond_rows.standard_error(with_empty) == pytest.approx(beyond_rows.standard_error(known))
 
 
 def test_what_is_constrained_follows_the_formulation() -> None:
@@ -432,43 +392,83 @@ def test_multipliers_are_told_after_pruning_with_their_change_at_the_end() -> No
 # --- runs ---
 
 
-def test_every_method_leaves_a_row_whose_numbers_agree(finished: tuple[Path, Start]) -> None:
+def test_every_method_leaves_a_row_whose_numbers_agree(finished: tuple[Path, Bench]) -> None:
     folder, _ = finished
     rows = rows_in(folder)
-    assert len(rows) == len(cells_of(GRID, names=list(KINDS), seeds=[0, 1], augment=False))
-    for entry in rows:
+    cells = cells_of(GRID, names=list(KINDS), seeds=[0, 1], augment=False)
+    assert beyond_cells.missing(rows, cells) == []
+    wanted = {beyond_cells.key_of(asdict(cell)) for cell in cells}
+    for entry in (entry for entry in rows if beyond_cells.key_of(entry) in wanted):
         assert entry["changes"]["audit"]["samples"] == [40, 40]
         assert entry["changes"]["heldout"]["samples"] == [20, 20]
-        assert (entry["constraint"] is None) == (entry["multipliers"] is None)
+        weighs = entry["method"] == "GroupDRO"  # its weights of groups are no multipliers of constraints
+        assert weighs or (entry["constraint"] is None) == (entry["multipliers"] is None)
         if entry["constraint"] and entry["method"].startswith("CEAG"):
             for split in beyond_rows.SPLITS:
                 value = entry["constraint"]["value"][split]
                 assert value == pytest.approx(entry[split]["max_excess_gap"], abs=1e-6)
-    plain = next(r for r in rows if (r["method"], r["seed"]) == ("NFT", 0))
-    biased = next(r for r in rows if (r["method"], r["seed"]) == (beyond_cells.BIAS, 0))
+    plain, biased = (
+        next(r for r in rows if (r["method"], r["seed"], r["groups"]) == (name, 0, "superclass"))
+        for name in ("NFT", BIAS)
+    )
     assert plain["multipliers"] is None
     assert biased["heldout"]["max_excess_gap"] <= plain["heldout"]["max_excess_gap"] + 1e-9
     assert biased["seconds"] >= biased["fit_seconds"] > 0
 
 
-def test_the_answers_are_those_that_the_rows_were_counted_from(finished: tuple[Path, Start]) -> None:
-    folder, start = finished
-    document = beyond_results.read_correct(folder / "beyond_correct.json")
-    answers, groups = beyond_results.answers_in(document), beyond_results.groups_in(document, "superclass")
-    assert groups.tolist() == start.data.evaluate["audit"].groups.tolist()
+def test_the_answers_are_those_that_the_rows_were_counted_from(finished: tuple[Path, Bench]) -> None:
+    folder, bench = finished
+    document = answers_of(folder)
+    answers = beyond_answers.answers_in(document)
     for entry in rows_in(folder):
-        dense, sparse = answers[beyond_cells.key_of(entry)]
-        counts = entry["changes"]["audit"]
-        assert np.bincount(groups[dense & ~sparse], minlength=2).tolist() == counts["broke"]
-        assert np.bincount(groups[~dense & sparse], minlength=2).tolist() == counts["fixed"]
+        grouping = bench.views.groupings[entry["groups"]]
+        groups, size = beyond_answers.groups_in(document, entry["groups"], "cifar100"), len(grouping.names)
+        assert groups.tolist() == grouping.of["audit"].tolist()
+        own, counts = answers[beyond_cells.key_of(entry)], entry["changes"]["audit"]
+        dense, sparse = own.dense_right, own.right
+        assert np.bincount(groups[dense & ~sparse], minlength=size).tolist() == counts["broke"]
+        assert np.bincount(groups[~dense & sparse], minlength=size).tolist() == counts["fixed"]
         assert sparse.mean() == pytest.approx(entry["audit"]["accuracy"])
+        assert own.dense.tolist() == bench.views.whole.answers["audit"].predictions.tolist()
 
 
-def test_finished_cells_are_not_trained_again(finished: tuple[Path, Start]) -> None:
-    folder, start = finished
+def test_what_is_followed_is_told_by_where_the_multipliers_look(finished: tuple[Path, Bench]) -> None:
+    rows = [r for r in rows_in(finished[0]) if (r["seed"], r["groups"]) == (0, "superclass")]
+    told = {(r["method"], r["heldout_used"]): r["followed"] for r in rows}
+    for name in ("NFT", "NFT + KD", "FairGRAPE", "Performance-weighted loss", "Group-balanced sampling"):
+        assert told[name, None] is None
+    splits = {name: own["split"] for (name, _), own in told.items() if own}
+    on_train = ("CEAG", "CEAG (table)", "EL + RB", "all pairs", "GroupDRO")
+    assert {splits[name] for name in on_train} == {"train"}
+    assert {splits[n] for n in (BIAS, PASSES, FEASIBLE, "CEAG held-out (ring)")} == {"heldout"}
+    assert splits["CEAG cross-fitted (passes)"] == "folds"
+    assert told[BIAS, None]["samples"] == [20, 20]
+    assert told[BIAS, 6]["samples"] == [6, 6]
+    names = ("CEAG cross-fitted (passes)", PASSES)
+    crossed, held = (next(r for r in rows if r["method"] == name) for name in names)
+    assert crossed["followed"]["samples"] == [60, 60]  # all training samples
+    # Three times as many samples that change as often: smaller by the root of three, but for small numbers.
+    ratio = crossed["standard_error"]["heldout"] / crossed["followed"]["standard_error"]
+    assert ratio == pytest.approx(3**0.5, rel=0.1)
+    assert held["followed"]["standard_error"] == held["standard_error"]["heldout"]
+
+
+def test_the_last_and_the_best_feasible_iterate_are_of_one_training(finished: tuple[Path, Bench]) -> None:
+    rows = rows_in(finished[0])
+    told = {(r["method"], r["seed"], r["dual_lr"]): r for r in rows if r["heldout_used"] is None}
+    pairs = [[told[name, seed, 0.1] for seed in (0, 1)] for name in (PASSES, FEASIBLE)]
+    for last, best in zip(*pairs, strict=True):
+        assert (last["kept_epoch"], last["shared"], best["shared"]) == (2, True, False)
+        assert last["multipliers"] == best["multipliers"]
+        assert (last["audit"] == best["audit"]) == (best["kept_epoch"] == 2)
+    assert any(best["kept_epoch"] < 2 for best in pairs[1])
+
+
+def test_finished_cells_are_not_trained_again(finished: tuple[Path, Bench]) -> None:
+    folder, bench = finished
     before = (folder / "beyond.json").read_text(encoding="utf-8")
     said: list[str] = []
-    beyond.fill(start, some_cells(0, 1), FEW, place(folder, say=said.append))
+    beyond_train.fill(bench, some_cells(0, 1), place(folder, say=said.append))
     assert said == ["6 of 6 runs are finished."]
     assert (folder / "beyond.json").read_text(encoding="utf-8") == before
 
@@ -492,7 +492,7 @@ class Dies:
 
 
 def fill_and_die(folder: Path, epochs: int) -> None:
-    beyond.fill(begin(folder), some_cells(0, 1), FEW, place(folder, hooks=(Dies(epochs),)))
+    beyond_train.fill(begin(folder), some_cells(0, 1), place(folder, hooks=(Dies(epochs),)))
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -509,27 +509,27 @@ def test_a_killed_study_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert len(rows_in(killed)) == 4  # the first fleet: NFT and its biases
+    assert {r["method"] for r in rows_in(killed)} == {"NFT", BIAS}  # the first fleet and its biases
     for folder in (whole, killed):
-        beyond.fill(begin(folder), some_cells(0, 1), FEW, place(folder))
+        beyond_train.fill(begin(folder), some_cells(0, 1), place(folder))
     assert numbers(rows_in(killed)) == numbers(rows_in(whole))
-    bits = [json.loads((f / "beyond_correct.json").read_text(encoding="utf-8")) for f in (whole, killed)]
-    assert bits[0] == bits[1]
+    assert answers_of(killed) == answers_of(whole)
 
 
 def test_a_bias_asked_for_later_leaves_the_row_of_nft_as_it_was(tmp_path: Path) -> None:
-    start, (plain, bias) = begin(tmp_path), some_cells(0)[:2]
-    beyond.fill(start, [plain], FEW, place(tmp_path))
-    (before,) = rows_in(tmp_path)
-    beyond.fill(start, [bias], FEW, place(tmp_path))
-    assert [entry["method"] for entry in rows_in(tmp_path)] == ["NFT", beyond_cells.BIAS]
-    assert rows_in(tmp_path)[0] == before
+    bench, (plain, bias) = replace(begin(tmp_path), grid=replace(GRID, sizes={})), some_cells(0)[:2]
+    beyond_train.fill(bench, [plain], place(tmp_path))
+    before = rows_in(tmp_path)
+    asked = replace(bias, heldout_used=5)
+    beyond_train.fill(bench, [asked], place(tmp_path))
+    assert [r for r in rows_in(tmp_path) if r["heldout_used"] is None] == before
+    assert beyond_cells.missing(rows_in(tmp_path), [asked]) == []
 
 
 # --- the files ---
 
 
-def test_rows_that_contradict_their_counts_are_refused(finished: tuple[Path, Start], tmp_path: Path) -> None:
+def test_rows_that_contradict_their_counts_are_refused(finished: tuple[Path, Bench], tmp_path: Path) -> None:
     document = beyond_results.read(finished[0] / "beyond.json")
     document["runs"][0]["audit"]["max_excess_gap"] += 0.1
     document["runs"][1]["method"] = "MAGIC"
@@ -540,78 +540,49 @@ def test_rows_that_contradict_their_counts_are_refused(finished: tuple[Path, Sta
     assert "method is MAGIC" in str(told.value)
 
 
-def test_other_audit_samples_are_refused(finished: tuple[Path, Start], tmp_path: Path) -> None:
-    folder, start = finished
-    path = tmp_path / "beyond_correct.json"
-    path.write_bytes((folder / "beyond_correct.json").read_bytes())
-    splits = dict(start.data.evaluate)
+def test_other_audit_samples_are_refused(finished: tuple[Path, Bench], tmp_path: Path) -> None:
+    folder, bench = finished
+    path = tmp_path / "beyond_answers.json"
+    path.write_bytes((folder / "beyond_answers.json").read_bytes())
+    whole = bench.views.whole
+    splits = dict(whole.data.evaluate)
     splits["audit"] = beyond_splits.take(splits["audit"], np.arange(80)[::-1].copy())
-    other = replace(start, data=replace(start.data, evaluate=splits))
+    other = replace(whole, data=replace(whole.data, evaluate=splits))
     with pytest.raises(InputProblems, match="other audit samples"):
-        beyond_results.add_correct(path, other, {}, dataset="cifar100", groups="superclass")
-
-
-def old_form(folder: Path, to: Path) -> None:
-    """Both files as they were before there was a second data set."""
-    results = json.loads((folder / "beyond.json").read_text(encoding="utf-8"))
-    correct = json.loads((folder / "beyond_correct.json").read_text(encoding="utf-8"))
-    for entry in (*results["runs"], *correct["runs"]):
-        del entry["dataset"]
-    correct |= correct.pop("datasets")["cifar100"]
-    assert set(correct) == {"runs", "samples", "groups", "dense"}
-    for name, document in (("beyond.json", results), ("beyond_correct.json", correct)):
-        (to / name).write_text(json.dumps(document), encoding="utf-8")
-
-
-def test_files_that_name_no_data_set_are_those_of_cifar100(
-    finished: tuple[Path, Start], tmp_path: Path
-) -> None:
-    folder, start = finished
-    old_form(folder, tmp_path)
-    new, old = (
-        (beyond_results.read(f / "beyond.json"), beyond_results.read_correct(f / "beyond_correct.json"))
-        for f in (folder, tmp_path)
-    )
-    assert beyond_table.lines(*old) == beyond_table.lines(*new)
-    assert beyond_results.groups_in(old[1], "superclass", "cifar100").tolist() == [
-        *start.data.evaluate["audit"].groups.tolist()
-    ]
-    before, again = (beyond_results.answers_in(correct) for _, correct in (new, old))
-    assert set(before) == set(again)
-    assert all(np.array_equal(before[key], again[key]) for key in before)
-    assert beyond_results.of_dataset(old[0], "cifar100") == old[0]
-    assert beyond_results.of_dataset(old[0], "utkface")["runs"] == []
-
-
-def test_new_runs_go_into_files_of_before(finished: tuple[Path, Start], tmp_path: Path) -> None:
-    folder, start = finished
-    old_form(folder, tmp_path)
-    said: list[str] = []
-    beyond.fill(start, some_cells(0, 1), FEW, place(tmp_path, say=said.append))
-    assert said == ["6 of 6 runs are finished."]  # none is trained again
-    before = beyond_results.answers_in(beyond_results.read_correct(tmp_path / "beyond_correct.json"))
-    beyond.fill(start, some_cells(7)[:1], FEW, place(tmp_path))
-    correct = beyond_results.read_correct(tmp_path / "beyond_correct.json")
-    assert set(correct) == {"runs", "datasets"}
-    after = beyond_results.answers_in(correct)
-    assert len(after) == len(before) + 1
-    assert all(np.array_equal(after[key], own) for key, own in before.items())
-    assert sum("dataset" in entry for entry in rows_in(tmp_path)) == 1
+        beyond_answers.add(path, other, {}, dataset="cifar100", groups="superclass")
 
 
 def test_answers_of_a_data_set_that_is_not_described_are_refused(
-    finished: tuple[Path, Start], tmp_path: Path
+    finished: tuple[Path, Bench], tmp_path: Path
 ) -> None:
-    path = tmp_path / "beyond_correct.json"
-    document = beyond_results.read_correct(finished[0] / "beyond_correct.json")
+    path = tmp_path / "beyond_answers.json"
+    document = answers_of(finished[0])
     document["runs"][0]["dataset"] = "utkface"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InputProblems, match="1 runs are of utkface, which is not described"):
-        beyond_results.read_correct(path)
-    document["datasets"]["utkface"] = {"samples": 80}
+        beyond_answers.read(path)
+    document["datasets"]["utkface"] = {"labels": "?"}
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(InputProblems, match="must be described by samples, groups and dense"):
-        beyond_results.read_correct(path)
+    with pytest.raises(InputProblems, match="must be described by labels, groups and dense"):
+        beyond_answers.read(path)
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=100))
+def test_classes_come_back(classes: list[int]) -> None:
+    assert beyond_answers.unpacked(beyond_answers.packed(classes)).tolist() == classes
+
+
+def test_more_classes_than_a_byte_holds_are_refused() -> None:
+    with pytest.raises(InputProblems, match="up to 256"):
+        beyond_answers.packed(np.array([3, 256]))
+
+
+def test_ten_thousand_answers_are_some_kilobytes() -> None:
+    rng = np.random.default_rng(0)
+    dense, other = rng.integers(0, 100, (2, 10_000))
+    predicted = np.where(rng.random(10_000) < 0.25, other, dense)
+    assert len(beyond_answers.packed((predicted - dense) % 256)) < 6000
+    assert len(beyond_answers.packed(predicted)) > 10_000
 
 
 def test_the_dense_model_must_not_have_seen_the_held_out_images(tmp_path: Path) -> None:
@@ -638,45 +609,79 @@ def test_the_dense_model_must_not_have_seen_the_held_out_images(tmp_path: Path) 
 # --- what people read ---
 
 
-def test_the_tables_have_every_method_once_and_are_paired_with_nft(finished: tuple[Path, Start]) -> None:
+def test_the_tables_have_every_method_once_and_are_paired_with_nft(finished: tuple[Path, Bench]) -> None:
     folder, _ = finished
-    results = beyond_results.read(folder / "beyond.json")
-    correct = beyond_results.read_correct(folder / "beyond_correct.json")
-    told = beyond_table.lines(results, correct)
+    results, answers = beyond_results.read(folder / "beyond.json"), answers_of(folder)
+    whole = results | {"runs": [r for r in results["runs"] if r["groups"] == "superclass"]}
+    whole["runs"] = [r for r in whole["runs"] if r["heldout_used"] is None]
+    told = beyond_table.lines(whole, answers)
     text = "\n".join(told)
     begins = "CIFAR-100, superclass groups, 80.0% sparse, without augmentation, 10 a class held out"
     assert told[0].startswith(begins)
-    for name in KINDS:
-        steps = {"none": 0, "usual": 2, "el": 1}[KINDS[name].steps]  # the last table has every dual step
-        assert sum(line.startswith(f"{name}  ") for line in told) == (2 if name == "NFT" else 3) + steps, name
+    for name, kind in KINDS.items():
+        steps = {"none": 0, "usual": 2, "el": 1, "dro": 0}[kind.steps]  # the last table has every dual step
+        tables = 2 if name == "NFT" else 3
+        faced = 2 * (kind.follows_unseen and name != BIAS)  # against the class bias and CEAG as well
+        assert sum(line.startswith(f"{name}  ") for line in told) == tables + faced + steps, name
     assert "floor max ψ" in text
     assert " better, " in text
     widths = {len(line) for line in told[2 : 2 + len(KINDS) + 1]}
     assert len(widths) == 1
 
 
-def test_tables_without_answers_or_runs_are_told_too(finished: tuple[Path, Start]) -> None:
+def test_another_method_can_be_what_all_are_compared_with(finished: tuple[Path, Bench]) -> None:
+    results, answers = beyond_results.read(finished[0] / "beyond.json"), answers_of(finished[0])
+    told = beyond_table.lines(results, answers)
+    heads = [line.split("  ")[0] for line in told if line.startswith("against")]
+    assert heads[:3] == ["against NFT", f"against {BIAS}", "against CEAG"]
+    other = beyond_table.lines(results, answers, against="CEAG")
+    heads = [line.split("  ")[0] for line in other if line.startswith("against")]
+    assert heads[:3] == ["against CEAG", "against NFT", f"against {BIAS}"]
+    of_ceag = other[other.index(next(line for line in other if line.startswith("against CEAG"))) :]
+    assert any(line.startswith("NFT  ") for line in of_ceag)
+
+
+def test_negative_weights_are_told_where_there_were_any(finished: tuple[Path, Bench]) -> None:
+    results = beyond_results.read(finished[0] / "beyond.json")
+    rows = [r for r in results["runs"] if (r["groups"], r["heldout_used"]) == ("superclass", None)]
+    rows = [dict(r) for r in rows if r["method"] in ("NFT", "NFT + KD")]
+    for entry in rows:
+        entry["negative_weights"] = 1234 if entry["method"] == "NFT + KD" else 0
+    told = beyond_table.lines({"runs": rows}, {"runs": []})
+    plain, other = (re.split(r"\s{2,}", line) for line in told[3:5])
+    assert re.split(r"\s{2,}", told[2])[-2] == "clipped"
+    assert (plain[0], plain[-2], other[0], other[-2]) == ("NFT", "–", "NFT + KD", "1,234")
+
+
+def test_tables_without_answers_or_runs_are_told_too(finished: tuple[Path, Bench]) -> None:
     results = beyond_results.read(finished[0] / "beyond.json")
     assert "against NFT" in "\n".join(beyond_table.lines(results, {"runs": []}))
     assert beyond_table.lines({"runs": []}, {"runs": []}) == ["No run is finished yet."]
 
 
-def test_a_run_compared_with_itself_does_not_differ(finished: tuple[Path, Start]) -> None:
-    document = beyond_results.read_correct(finished[0] / "beyond_correct.json")
-    one = next(iter(beyond_results.answers_in(document).values()))
-    found = beyond_summary.compared(one, one, beyond_results.groups_in(document, "superclass"), 0.01)
+def test_a_run_compared_with_itself_does_not_differ(finished: tuple[Path, Bench]) -> None:
+    document = answers_of(finished[0])
+    one = next(iter(beyond_answers.answers_in(document).values()))
+    groups = beyond_answers.groups_in(document, "superclass", "cifar100")
+    found = beyond_paired.compared(one, one, groups, 0.01)
     assert (found.accuracy.estimate, found.max_excess_gap.estimate) == (0, 0)
-    assert beyond_summary.clear([found.accuracy, found.max_excess_gap], 1) == (0, 0)
+    assert beyond_paired.clear([found.accuracy, found.max_excess_gap], 1) == (0, 0)
 
 
-def test_nft_is_found_whatever_number_of_held_out_samples_it_was_measured_with() -> None:
-    base = row(0.1, 0, gap=0, accuracy=0.5)
+def test_a_baseline_that_looks_at_held_out_samples_must_have_looked_at_as_many() -> None:
+    base = row(0.1, 0, gap=0, accuracy=0.5) | {"method": PASSES}
     plain = base | {"method": "NFT", "dual_lr": None, "tolerance": None}
-    few = plain | {"heldout_used": 5}
-    answers = {beyond_cells.key_of(r): None for r in (plain, few)}
-    for wanted, used in ((few, 5), (plain, None), (plain, 9)):
-        assert beyond_summary.partner(base | {"heldout_used": used}, [plain, few], answers) is wanted
-    assert beyond_summary.partner(base | {"seed": 1}, [plain, few], answers) is None
+    for used in (None, 5):
+        assert beyond_paired.partner(base | {"heldout_used": used}, [plain]) is plain
+    assert beyond_paired.partner(base | {"seed": 1}, [plain]) is None
+    assert beyond_paired.partner(base | {"epochs": 30}, [plain]) is None
+    whole = plain | {"method": BIAS, "tolerance": 0.01}
+    few = whole | {"heldout_used": 5}
+    assert beyond_paired.partner(base, [few, whole]) is whole
+    assert beyond_paired.partner(base | {"heldout_used": 5}, [few, whole]) is few
+    assert beyond_paired.partner(base | {"heldout_used": 9}, [few, whole]) is None
+    other = whole | {"tolerance": 0.02}
+    assert beyond_paired.partner(base, [other, whole]) is whole  # of two, that of its own tolerance
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -707,34 +712,58 @@ def test_from_the_dense_model_to_the_tables(
     assert "The dense model is trained" in told
     small = ["--seeds", "0", "--epochs", "3", "--buffer", "8", "--refresh", "2", "--dual-lr", "0.1"]
     names = ["--methods", "NFT", "CEAG held-out (passes)"]
-    assert beyond.main(["study", *places, *small, *names]) == 0
-    assert beyond.main(["study", *places, *small, "--augment", "no", "--heldout-used", "6"]) == 0
+    assert beyond.main(["study", *places, *small, *names, "--augment", "no", "yes"]) == 0
+    assert beyond.main(["study", *places, *small, "--heldout-used", "6", "4", "20"]) == 0
     assert beyond.main(["formulations", *places, *small, "--methods", "CEAG", "equalized"]) == 0
-    runs = rows_in(tmp_path)
+    runs = [run for run in rows_in(tmp_path) if run["groups"] == "superclass"]
     seen = {(run["method"], run["augment"], run["heldout_used"]) for run in runs}
-    study = [(name, augment, None) for name in names[1:] for augment in (False, True)]
-    few = [(name, False, 6) for name, kind in STUDY.items() if kind.sees_heldout]
-    assert seen == {*study, *few, ("CEAG", False, None), ("equalized", False, None)}
-    assert {sum(run["changes"]["heldout"]["samples"]) for run in runs if run["heldout_used"]} == {12}
+    study = [(name, True, None) for name in ("NFT", PASSES, FEASIBLE)]
+    study += [(name, False, None) for name in STUDY]  # 20 of a group are all of them
+    few = [(name, False, used) for used in (4, 6) for name, kind in STUDY.items() if kind.sees_heldout]
+    riding = [(BIAS, True, None), (BIAS, True, 6)]
+    assert seen == {*study, *few, *riding, ("equalized", False, None)}
+    looked_at = {run["heldout_used"]: sum(run["changes"]["heldout"]["samples"]) for run in runs}
+    assert looked_at == {None: 40, 4: 8, 6: 12}
     capsys.readouterr()
     assert beyond.main(["show", *places]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("superclass groups, 95.0% sparse") == 3
+    assert shown.count("superclass groups, 95.0% sparse") == 5
     assert "6 a group looked at" in shown
+    assert beyond.main(["show", *places, "--against", "CEAG"]) == 0
+    assert "against CEAG" in capsys.readouterr().out
     assert beyond.main(["list", *places, *small]) == 0
     assert "dense model, 10 a class held out" in capsys.readouterr().out
 
 
+def flags_of(*words: str) -> Any:
+    return beyond.parser().parse_args(list(words))
+
+
 def test_flags_become_the_grid_and_the_recipe() -> None:
-    words = ["study", "--heldout-used", "20", "--dual-lr", "0.1", "--epochs", "20", "--groups", "class"]
-    flags = beyond.parser().parse_args(words)
-    assert beyond.study_methods(flags) == [name for name, kind in STUDY.items() if kind.sees_heldout]
-    grid = beyond.grid_of(flags)
+    words = ("study", "--heldout-used", "20", "--dual-lr", "0.1", "--epochs", "20", "--groups", "class")
+    flags = flags_of(*words)
+    seeing = [name for name, kind in STUDY.items() if kind.sees_heldout]
+    assert beyond_flags.study_methods(flags, 20) == seeing
+    grid = beyond_flags.grid_of(flags, 20)
     assert (grid.heldout_used, grid.steps, grid.groups, grid.sparsity) == (20, [0.1], "class", 0.95)
-    recipe = beyond.recipe_of(flags, augment=True)
-    assert (recipe.epochs, recipe.pruning_epochs, recipe.augment) == (20, 5, Both(Crop(4), Flip()))
-    assert beyond.recipe_of(flags, augment=False).augment is None
-    assert recipe.only_at_end == ("train", "audit")  # the audit split is looked at once
-    assert beyond.weights_of(flags).name == "cifar100_heldout50.safetensors"
-    assert beyond.parser().parse_args(["formulations"]).augment == ["no"]
-    assert beyond.study_methods(beyond.parser().parse_args(["study"])) == list(STUDY)
+    assert (grid.importance_batches, grid.sizes["class"]) == (10, [10, 20, 25])
+    bench = Bench(Views(None, {}), grid, beyond_flags.recipe_of(flags), SOURCES["cifar100"].augment)  # type: ignore[arg-type]
+    cell = Cell(method="FairGRAPE", groups="class", sparsity=0.95, seed=0, importance_batches=10)
+    plain, augmented = (bench.recipe_of(replace(cell, augment=augment)) for augment in (False, True))
+    assert (plain.epochs, plain.pruning_epochs, plain.importance_batches) == (20, 5, 10)
+    assert (plain.augment, augmented.augment) == (None, Both(Crop(4), Flip()))
+    assert plain.only_at_end == ("train", "audit")  # the audit split is looked at once
+    assert beyond_flags.weights_of(flags).name == "cifar100_heldout50.safetensors"
+    assert beyond_flags.grid_of(flags_of("study")).importance_batches == 50
+    assert flags_of("study").augment == flags_of("formulations").augment == ["no"]
+    assert beyond_flags.study_methods(flags_of("study"), None) == list(STUDY)
+
+
+def test_numbers_of_held_out_samples_are_told_together_and_all_of_them_once() -> None:
+    told = flags_of("study", "--heldout-used", "25", "100", "250", "all", "25")
+    assert beyond_flags.sizes_looked_at(told) == [25, 100, None]
+    of_classes = flags_of("study", "--groups", "class", "--heldout-used", "25", "50")
+    assert beyond_flags.sizes_looked_at(of_classes) == [25, None]
+    assert beyond_flags.sizes_of(told) == {"superclass": [25, 100], "class": [10, 25]}
+    fewer = flags_of("study", "--heldout", "20")  # 100 of a superclass are all of them then
+    assert beyond_flags.sizes_of(fewer) == {"superclass": [25], "class": [10]}

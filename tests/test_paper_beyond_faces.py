@@ -1,6 +1,5 @@
 """The study on unseen data with faces: what is usual for them, both data sets in one file, kills, tables."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -23,18 +22,21 @@ from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
 from paper import (
     beyond,
+    beyond_answers,
     beyond_cells,
     beyond_data,
     beyond_dense,
+    beyond_flags,
     beyond_results,
     beyond_splits,
     beyond_summary,
+    beyond_table,
     dense_model,
     runner,
     utkface,
 )
-from paper.beyond_cells import FORMULATIONS, STUDY
 from paper.beyond_data import LATE, SOURCES
+from paper.beyond_methods import BIAS, FORMULATIONS, PASSES, STUDY
 from paper.beyond_results import Origin
 from tests.test_paper_beyond import Dies, numbers
 from tests.test_paper_beyond import shrink as shrink_cifar100
@@ -48,7 +50,6 @@ FEW = Recipe(
     batch_size=32,
     optimizer=partial(SGD, lr=0.02, momentum=0.9),
     only_at_end=LATE,
-    importance_batches=2,
 )
 CROSSED = "CEAG cross-fitted (passes)"
 SMALL = ["--epochs", "3", "--buffer", "4", "--refresh", "2", "--dual-lr", "0.1", "--folds", "2"]
@@ -76,7 +77,8 @@ def shrink(patch: pytest.MonkeyPatch) -> None:
     """Both data sets; the faces are read as those of UTKFace are."""
     shrink_cifar100(patch)
     patch.setattr(utkface_data, "load", partial(utkface_data.load, strict=False))
-    patch.setitem(SOURCES, "utkface", replace(SOURCES["utkface"], network=tiny, recipe=FEW))
+    small = {"network": tiny, "recipe": FEW, "sizes": {"race": (0.5,)}, "importance_batches": {"race": 2}}
+    patch.setitem(SOURCES, "utkface", replace(SOURCES["utkface"], **small))
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +130,8 @@ def results_in(folder: Path) -> dict[str, Any]:
     return beyond_results.read(folder / "beyond.json")
 
 
-def correct_in(folder: Path) -> dict[str, Any]:
-    return beyond_results.read_correct(folder / "beyond_correct.json")
+def answers_of(folder: Path) -> dict[str, Any]:
+    return beyond_answers.read(folder / "beyond_answers.json")
 
 
 def rows_of(folder: Path, dataset: str) -> list[dict[str, Any]]:
@@ -142,24 +144,25 @@ def rows_of(folder: Path, dataset: str) -> list[dict[str, Any]]:
 
 def flags_of(*words: str) -> Any:
     told = ["study", "--dataset", "utkface", *words]
-    return beyond.parser(beyond.dataset_in(told)).parse_args(told)
+    return beyond.parser(beyond_flags.dataset_in(told)).parse_args(told)
 
 
 def test_what_is_usual_for_faces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENPRUNE_UTKFACE", raising=False)
     flags = flags_of()
-    grid = beyond.grid_of(flags)
+    grid = beyond_flags.grid_of(flags)
     assert (grid.dataset, grid.groups, grid.sparsity) == ("utkface", "race", 0.925)
     assert grid.heldout_per_class == 0.2
     assert (grid.tolerance, flags.image_size, flags.fleet) == (0.01, 128, 10)
     assert list(grid.steps) == [0.0005, 0.002, 0.01]  # the paper's is 0.002
     assert list(grid.el_steps) == [1e-5, 1e-4]
-    assert beyond.weights_of(flags).name == "utkface_race_heldout0.2.safetensors"
+    assert beyond_flags.weights_of(flags).name == "utkface_race_heldout0.2.safetensors"
     assert flags.data.name == "utkface"
-    assert beyond.study_methods(flags) == list(STUDY)
-    plain, flipped = (beyond.recipe_of(flags, augment=augment) for augment in (False, True))
-    assert (plain.augment, flipped.augment) == (None, Flip())
-    own = {"augment": None, "only_at_end": LATE, "importance_batches": 50, "checkpoint_epochs": 10}
+    assert beyond_flags.study_methods(flags, None) == list(STUDY)
+    plain = beyond_flags.recipe_of(flags)
+    assert SOURCES["utkface"].augment == Flip()
+    assert (grid.importance_batches, grid.sizes) == (50, {"race": [0.1, 0.3]})
+    own = {"augment": None, "only_at_end": LATE, "checkpoint_epochs": 10}
     assert plain == replace(utkface.RECIPE, **own)
     steps = -(-(18964 - 3792) // plain.batch_size)  # of UTKFace's training images, less a fifth
     assert (grid.refresh, steps // grid.refresh) == (30, 3)  # the fourth pass of an epoch is near its end
@@ -170,11 +173,11 @@ def test_what_is_usual_for_faces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tolerance_and_dual_steps_are_the_papers_at_each_sparsity() -> None:
-    grid = beyond.grid_of(flags_of("--sparsity", "0.85"))
+    grid = beyond_flags.grid_of(flags_of("--sparsity", "0.85"))
     assert (grid.tolerance, list(grid.steps)) == (0.0025, [2.5e-5, 1e-4, 5e-4])
     with pytest.raises(InputProblems, match=r"for sparsity 0.8 .* give --tolerance and --dual-lr"):
-        beyond.grid_of(flags_of("--sparsity", "0.8"))
-    told = beyond.grid_of(flags_of("--sparsity", "0.8", "--tolerance", "0.02", "--dual-lr", "0.1"))
+        beyond_flags.grid_of(flags_of("--sparsity", "0.8"))
+    told = beyond_flags.grid_of(flags_of("--sparsity", "0.8", "--tolerance", "0.02", "--dual-lr", "0.1"))
     assert (told.tolerance, told.steps) == (0.02, [0.1])
     cells = beyond_cells.cells_of(grid, names=["CEAG", "EL + RB", "all pairs"], seeds=[0], augment=False)
     assert {cell.dataset for cell in cells} == {"utkface"}
@@ -182,17 +185,17 @@ def test_tolerance_and_dual_steps_are_the_papers_at_each_sparsity() -> None:
 
 
 def test_the_data_set_of_a_command_line() -> None:
-    assert beyond.dataset_in(["study", "--data", "folder"]) == "cifar100"
-    assert beyond.dataset_in(["study", "--data", "x", "--dataset=utkface", "--seeds", "0"]) == "utkface"
+    assert beyond_flags.dataset_in(["study", "--data", "folder"]) == "cifar100"
+    assert beyond_flags.dataset_in(["study", "--data", "x", "--dataset=utkface", "--seeds", "0"]) == "utkface"
     for command in beyond.COMMANDS:
-        usual = None if command in ("show", "page") else "cifar100"
+        usual = None if command in ("show", "page", "plan") else "cifar100"
         assert beyond.parser().parse_args([command]).dataset == usual
         words = [command, "--dataset", "utkface"]
-        assert beyond.parser(beyond.dataset_in(words)).parse_args(words).dataset == "utkface"
+        assert beyond.parser(beyond_flags.dataset_in(words)).parse_args(words).dataset == "utkface"
     assert beyond.parser().parse_args(["study"]).sparsity == 0.95
 
 
-@pytest.mark.parametrize("words", [["--heldout", "1.5"], ["--heldout-used", "all"], ["--dataset", "mnist"]])
+@pytest.mark.parametrize("words", [["--heldout", "1.5"], ["--heldout-used", "some"], ["--dataset", "mnist"]])
 def test_flags_that_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         beyond.main(["study", *words])
@@ -217,13 +220,15 @@ def test_every_method_of_the_faces_has_a_row(both: Path) -> None:
     crossed = [row for row in whole if row["method"] == CROSSED]
     assert {row["folds"] for row in crossed} == {2}
     assert {row["dataset"] for row in rows_of(both, "cifar100")} == {"cifar100"}
-    assert len(results_in(both)["runs"]) == len(rows) + 4
+    assert len(results_in(both)["runs"]) == len(rows) + len(rows_of(both, "cifar100"))
+    riding = [row for row in rows if row["heldout_used"] == 0.5 and row["method"] == BIAS]
+    assert [row["seed"] for row in riding if not row["augment"]] == [0, 1]  # of the trainings of NFT
 
 
 def test_unequal_groups_keep_their_shares(both: Path, faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
     flags = flags_of(f"--data={faces}", f"--image-size={SIDE}", f"--work={both / 'work'}")
-    images = SOURCES["utkface"].read(flags, "race")
+    images = SOURCES["utkface"].read(flags)
     there = torch.bincount(images.train.groups, minlength=5)
     rows = rows_of(both, "utkface")
     whole = next(row for row in rows if row["heldout_used"] is None)["changes"]["heldout"]["samples"]
@@ -233,7 +238,8 @@ def test_unequal_groups_keep_their_shares(both: Path, faces: Path, monkeypatch: 
     assert sum(EACH) * 2 == len(images.train) + len(images.test)
     held = beyond_results.dense_of(results_in(both), ORIGIN)
     assert held is not None
-    assert held["training_images"] == beyond_splits.identity(images.splits(heldout=0.2))
+    splits, _ = images.cut(heldout=0.2)
+    assert held["training_images"] == beyond_splits.identity(splits)
 
 
 def test_the_dense_models_are_stored_in_half_precision_and_told_by_data_set(both: Path) -> None:
@@ -272,18 +278,22 @@ def test_how_weights_are_stored_is_not_chosen_on_the_audit_split(
 
 
 def test_answers_of_both_stand_in_one_file(both: Path) -> None:
-    correct = correct_in(both)
+    correct = answers_of(both)
     assert set(correct) == {"runs", "datasets"}
     own = correct["datasets"]
-    assert {name: (one["samples"], list(one["groups"])) for name, one in own.items()} == {
-        "cifar100": (80, ["superclass"]),
-        "utkface": (2 * sum(EACH) // 5, ["race"]),
+    sizes = {name: len(beyond_answers.unpacked(one["labels"])) for name, one in own.items()}
+    assert sizes == {"cifar100": 80, "utkface": 2 * sum(EACH) // 5}
+    assert {name: set(one["groups"]) for name, one in own.items()} == {
+        "cifar100": {"superclass", "class"},
+        "utkface": {"race"},
     }
-    answers = beyond_results.answers_in(correct)
+    answers = beyond_answers.answers_in(correct)
     assert len(answers) == len(results_in(both)["runs"])
     for row in results_in(both)["runs"]:
-        dense, sparse = answers[beyond_cells.key_of(row)]
-        groups = beyond_results.groups_in(correct, row["groups"], row["dataset"])
+        dense, sparse = (
+            getattr(answers[beyond_cells.key_of(row)], name) for name in ("dense_right", "right")
+        )
+        groups = beyond_answers.groups_in(correct, row["groups"], row["dataset"])
         counts, size = row["changes"]["audit"], len(row["changes"]["audit"]["samples"])
         assert len(dense) == len(sparse) == len(groups) == sum(counts["samples"])
         assert np.bincount(groups[dense & ~sparse], minlength=size).tolist() == counts["broke"]
@@ -291,19 +301,20 @@ def test_answers_of_both_stand_in_one_file(both: Path) -> None:
 
 
 def test_each_run_is_compared_with_nft_of_its_own_data_set(both: Path) -> None:
-    found = beyond_summary.blocks(results_in(both), correct_in(both), tolerance=0.01)
-    assert [(b.setting.dataset, b.setting.augment, b.setting.heldout_used) for b in found] == [
+    found = beyond_summary.blocks(results_in(both), answers_of(both), tolerance=0.01)
+    settings = [(b.setting.dataset, b.setting.augment, b.setting.heldout_used) for b in found]
+    assert set(settings) == {
         ("cifar100", False, None),
-        ("utkface", False, None),
-        ("utkface", False, 0.5),
-        ("utkface", True, None),
-    ]
+        ("cifar100", False, 6),  # of superclasses
+        ("cifar100", False, 4),  # of classes
+        *(("utkface", augment, used) for augment in (False, True) for used in (None, 0.5)),
+    }
     for block in found:
         for entry in block.entries:
             assert len(entry.pairs) == (0 if entry.method == "NFT" else len(entry.rows))
             for pair in entry.pairs:
                 wanted = ("NFT", pair.row["seed"], pair.row["augment"])
-                own = rows_of(both, block.setting.dataset)
+                own = [r for r in rows_of(both, block.setting.dataset) if r["groups"] == block.setting.groups]
                 base = next(r for r in own if (r["method"], r["seed"], r["augment"]) == wanted)
                 apart = pair.row["audit"]["accuracy"] - base["audit"]["accuracy"]
                 assert pair.found.accuracy.estimate == pytest.approx(apart, abs=1e-9)
@@ -331,20 +342,20 @@ def test_what_people_read(
     said = capsys.readouterr().out
     assert all(name in said for name in STUDY)
     assert not any(name in said for name in FORMULATIONS if name not in STUDY)
-    assert said.count("0 1 ·") == len(STUDY)
+    assert said.count("0 1 ·") == len(STUDY)  # not augmented
     assert "dense model, 20 % of each class held out: " in said
     assert "10 a class" not in said
 
 
 def beyond_table_of(folder: Path) -> str:
-    return "\n".join(beyond.beyond_table.lines(results_in(folder), correct_in(folder)))
+    return "\n".join(beyond_table.lines(results_in(folder), answers_of(folder)))
 
 
 @pytest.mark.usefixtures("small")
 def test_finished_runs_and_models_are_left_alone(
     both: Path, faces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = [(both / name).read_bytes() for name in ("beyond.json", "beyond_correct.json")]
+    before = [(both / name).read_bytes() for name in ("beyond.json", "beyond_answers.json")]
     assert call(both, faces, "dense") == 0
     assert call(both, faces, "dense", "--folds=2") == 0
     again = ["--seeds=0-1", "--augment", "no", "--methods", *STUDY, CROSSED]
@@ -352,8 +363,8 @@ def test_finished_runs_and_models_are_left_alone(
     said = capsys.readouterr().out
     assert "The dense model is trained" in said
     assert "The dense models are trained" in said
-    assert "24 of 24 runs are finished." in said
-    assert [(both / name).read_bytes() for name in ("beyond.json", "beyond_correct.json")] == before
+    assert "22 of 22 runs are finished." in said
+    assert [(both / name).read_bytes() for name in ("beyond.json", "beyond_answers.json")] == before
 
 
 # --- what is refused ---
@@ -418,12 +429,12 @@ def test_a_killed_study_of_both_goes_on_and_ends_as_if_it_had_not_been(
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert len(rows_of(killed, "cifar100")) == 4
-    assert [row["method"] for row in rows_of(killed, "utkface")] == ["NFT"] * 2  # the first fleet
+    assert {row["method"] for row in rows_of(killed, "cifar100")} > {"NFT", PASSES}
+    assert {row["method"] for row in rows_of(killed, "utkface")} == {"NFT", BIAS}  # of the first fleet
     for folder in (whole, killed):
         study_both(folder, faces, None)
-    assert [row["resumed"] for row in rows_of(killed, "utkface")] == [False, False, True, True]
+    resumed = {row["method"]: row["resumed"] for row in rows_of(killed, "utkface")}
+    assert (resumed["NFT"], resumed[PASSES]) == (False, True)
     ends = [numbers(results_in(folder)["runs"]) for folder in (whole, killed)]
     assert ends[0] == ends[1]
-    bits = [json.loads((f / "beyond_correct.json").read_text(encoding="utf-8")) for f in (whole, killed)]
-    assert bits[0] == bits[1]
+    assert answers_of(killed) == answers_of(whole)

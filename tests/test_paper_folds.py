@@ -1,49 +1,31 @@
 """Cross-fitting in the study on unseen data: its folds, its dense models, its runs."""
 
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.optim import SGD
 
-from evenprune.models import small_cnn
 from evenprune.predict import predict
-from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
-from paper import beyond, beyond_cells, beyond_folds, beyond_results, beyond_splits, dense_model
-from paper.beyond_cells import Grid, cells_of
-from paper.beyond_data import LATE, SOURCES, Images
-from paper.beyond_results import Origin
-from tests.test_paper_runner import images as images_of_four_classes
-
-NAMES = ("animals", "things")
-METHOD = "CEAG cross-fitted (passes)"
-FEW = Recipe(
-    epochs=3,
-    pruning_epochs=1,
-    batch_size=32,
-    optimizer=partial(SGD, lr=0.02, momentum=0.9),
-    only_at_end=LATE,
+from paper import (
+    beyond,
+    beyond_answers,
+    beyond_cells,
+    beyond_folds,
+    beyond_results,
+    beyond_splits,
+    beyond_table,
+    beyond_train,
+    dense_model,
 )
+from paper.beyond_cells import Grid, cells_of
+from paper.beyond_results import Origin
+from tests.test_paper_beyond import shrink, three, tiny
 
-
-def images(each: int, seed: int) -> Split:
-    made = images_of_four_classes(each, seed)
-    return replace(made, groups=made.labels // 2)
-
-
-def three() -> dict[str, Split]:
-    return beyond_splits.three_splits(images(40, 0), images(20, 1), per_class=10)
-
-
-def tiny() -> nn.Module:
-    return small_cnn((4, 6, 6), num_classes=4, in_channels=3)
+METHOD = "CEAG cross-fitted (passes)"
 
 
 # --- folds ---
@@ -66,19 +48,12 @@ def test_cells_know_their_folds_and_share_a_fleet_with_nobody_else() -> None:
     assert [cell.folds for cell in cells[::5]] == [None, 3, None]
     crossed = [cell for cell in cells if cell.folds]
     assert beyond_cells.method_of(crossed[0]).cross_fitted
-    parts = beyond.fleets(cells, 9)
+    parts = beyond_train.fleets(cells, 9)
     assert [len(part) for part in parts] == [5, 2, 2, 1, 5]  # nine at once: two families of four
     assert [cell for part in parts[1:4] for cell in part] == crossed
-    assert [len(part) for part in beyond.fleets(crossed, 2)] == [1] * 5  # a family is never cut
+    assert [len(part) for part in beyond_train.fleets(crossed, 2)] == [1] * 5  # a family is never cut
     with pytest.raises(InputProblems, match="give at least 1"):
-        beyond.fleets(crossed, 0)
-
-
-def test_rows_from_before_there_were_folds_are_the_cells_without() -> None:
-    (cell,) = cells_of(Grid(groups="superclass"), names=["NFT"], seeds=[0], augment=False)
-    row = {name: getattr(cell, name) for name in beyond_cells.IDENTITY if name != "folds"}
-    assert beyond_cells.missing([row], [cell]) == []
-    assert "folds" not in beyond_results.RULES
+        beyond_train.fleets(crossed, 0)
 
 
 # --- from dense models to rows ---
@@ -98,20 +73,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DENSE = ["--epochs", "4", "--batch", "32", "--lr", "0.05"]
 SMALL = ["--seeds", "0-1", "--epochs", "3", "--refresh", "2", "--dual-lr", "2", "--folds", "2"]
-SMALL += ["--augment", "no"]
 
 
 def places(folder: Path) -> list[str]:
     paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
     words = [word for name, path in paths.items() for word in (f"--{name}", str(folder / path))]
     return [*words, "--heldout", "10", "--device", "cpu"]
-
-
-def shrink(patch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    made = Images(images(40, 0), images(20, 1), NAMES)
-    small = replace(SOURCES["cifar100"], read=lambda *_: made, network=tiny, recipe=FEW)
-    patch.setitem(SOURCES, "cifar100", small)
 
 
 def entry_of(folder: Path) -> dict[str, Any]:
@@ -137,6 +104,7 @@ def test_dense_models_are_written_and_told(study: Path) -> None:
 
 def test_every_cross_fitted_cell_has_a_row(study: Path) -> None:
     rows = beyond_results.read(study / "beyond.json")["runs"]
+    rows = [row for row in rows if row["method"] in ("NFT", METHOD) and row["groups"] == "superclass"]
     assert [(row["method"], row["seed"], row["folds"]) for row in rows] == [
         ("NFT", 0, None),
         ("NFT", 1, None),
@@ -146,9 +114,11 @@ def test_every_cross_fitted_cell_has_a_row(study: Path) -> None:
     crossed = rows[2:]
     assert {row["fleet"] for row in crossed} == {2}  # the runs that were asked for
     assert any(row["multipliers"]["size"] > 0 for row in crossed)
-    correct = beyond_results.read_correct(study / "beyond_correct.json")
-    assert len(correct["runs"]) == 4
-    told = beyond.beyond_table.lines(beyond_results.read(study / "beyond.json"), correct)
+    assert {row["followed"]["split"] for row in crossed} == {"folds"}
+    assert crossed[0]["followed"]["samples"] == [60, 60]  # all training images, two classes a group
+    answers = beyond_answers.read(study / "beyond_answers.json")
+    assert len(answers["runs"]) == len(beyond_results.read(study / "beyond.json")["runs"])
+    told = beyond_table.lines(beyond_results.read(study / "beyond.json"), answers)
     assert any(METHOD in line for line in told)
 
 

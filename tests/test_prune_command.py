@@ -186,13 +186,13 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"batch_size": 9999}, ["fewer than one batch of 9999. Lower --batch-size to 150 or less"]),
     (
         {"select": "heldout"},
-        ["select='heldout' needs a held-out split (--heldout-share 0.2, or mark samples as validation in the column of the splits)"],
+        ["select='heldout' needs a held-out split (--heldout-share 0.2, or mark samples as validation in"],
     ),
     ({"select": "test"}, ["select is 'test': choose on heldout"]),
     ({"method": ["ceag:multipliers_on=folds,estimator=pass,refresh=2"]}, ["prune(folds=Folds(of, models))"]),
     (
         {"class_bias": True},
-        ["2 problems", "there is none: --heldout-share 0.2, or mark samples as validation", "groups that are labels"],
+        ["2 problems", "there is none: --heldout-share 0.2, or mark samples", "groups that are labels"],
     ),
     ({"data": "digits"}, ["data 'digits': No such file or folder", "evenprune run digits"]),
     ({"model": "nowhere.py:f", "data": "words.npz"}, ["4 problems", "nowhere.py", "split 'test'"]),
