@@ -32,7 +32,7 @@ ASKED_FOR = (
     "images_per_second",
     "fairgrape_procedure",
 )
-GROWING = ("gpu", "fairgrape_procedure")
+GROWING = ("gpu", "images_per_second", "fairgrape_procedure")
 NUMBERED = ("gpu",)  # take numbers
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

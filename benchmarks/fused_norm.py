@@ -25,8 +25,8 @@ RUNS = (1, 25)
 STAGES = {"16": (16, 32), "32": (32, 16), "64": (64, 8)}  # channels of a run, side
 # The images that each part reads and writes: what the floor is made of.
 PASSES = {"moments": 1, "apply": 2, "apply, residual": 3, "back": 5, "back, residual": 8}
-TILES = list(itertools.product((32, 64, 128), (4, 8), (1,)))
-SUMS = list(itertools.product((32, 64), (4, 8), (1,), (264, 528, 1056)))
+TILES = [fused_norm.TILE, *itertools.product((32, 64, 128), (4, 8), (1,))]
+SUMS = [fused_norm.SUMS, *itertools.product((32, 64), (4, 8), (1,), (264, 528, 1056))]
 
 
 class Stage:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -82,14 +82,13 @@ def measure(name: str, way: str, runs: int, recipe: Recipe, train: Split) -> dic
     return {"model": name, "way": way, "runs": runs, **found, **peak_gib(beyond=held)}
 
 
-def run() -> dict[str, Any]:
+def run() -> Iterator[dict[str, Any]]:
     device, train = prepared()
-    rows = [
-        measure(name, way, runs, recipe, train)
-        for name in MODELS
-        for way, (runs, recipe) in ways(device).items()
-    ]
-    return {"device": torch.cuda.get_device_name(device), "torch": torch.__version__, "rows": rows}
+    rows: list[dict[str, Any]] = []
+    for name in MODELS:
+        for way, (runs, recipe) in ways(device).items():
+            rows.append(measure(name, way, runs, recipe, train))
+            yield {"device": torch.cuda.get_device_name(device), "torch": torch.__version__, "rows": rows}
 
 
 def prepared() -> tuple[torch.device, Split]:
@@ -98,13 +97,16 @@ def prepared() -> tuple[torch.device, Split]:
     return device, images(SAMPLES, side=SIDE, classes=CLASSES, device=device)
 
 
-def table(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+def table(measurements: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """The newest measurement."""
+    figures = measurements[-1]
     told = [("device", f"{figures['device']}, torch {figures['torch']}", "")]
     rates = {(row["model"], row["way"]): row["images_per_s"] for row in figures["rows"]}
     for row in figures["rows"]:
         text = f"{row['images_per_s']:,.0f} images/s; step {row['step_ms']:.2f} ms; {row['peak_gib']:.1f} GiB"
         if row["way"] not in EAGER:
-            against = [f"{row['images_per_s'] / rates[row['model'], way]:.1f} × {way}" for way in EAGER]
+            known = [(way, rates[row["model"], way]) for way in EAGER if (row["model"], way) in rates]
+            against = [f"{row['images_per_s'] / rate:.1f} × {way}" for way, rate in known]
             first = f"first steps {row['compilation_s']:.0f} s, torch.compile {row['compile']}"
             text += f"; {', '.join(against)}; {first}"
         told.append((f"{row['model']}, {row['way']}", text, ""))

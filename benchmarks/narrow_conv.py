@@ -126,7 +126,6 @@ def largest_error(name: str, runs: int) -> float:
 def run() -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a CUDA device.")
-    torch.backends.cudnn.benchmark = True
     rows = []
     for runs, name in itertools.product(RUNS, LAYERS):
         channels, out, side, _, stride, _, layers = LAYERS[name]

@@ -109,12 +109,12 @@ def splits_in(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {name: cifar100.split(images, "class") for name, images in parts.items()}, data.classes
 
 
-def start_from(flags: argparse.Namespace, where: Where) -> Start:
+def start_from(flags: argparse.Namespace, where: Where, recipe: Recipe = RECIPE) -> Start:
     """The dense model and the data, checked against the results file before anything is trained."""
     model = dense_model.load_weights(flags.weights, cifar_resnet56())
     dense_model.refuse_other_weights(results_file.read(where.results), TASK, flags.weights, where.results)
     splits, names = splits_in(flags.data)
-    return runner.measure(model, splits, names, recipe=RECIPE, where=where)
+    return runner.measure(model, splits, names, recipe=recipe, where=where)
 
 
 def dense(flags: argparse.Namespace, where: Where) -> None:
@@ -188,12 +188,12 @@ def variant_path(results: Path, recipe: str, epochs: int) -> Path:
 def variant(flags: argparse.Namespace, where: Where) -> None:
     """Cells under another recipe, in a results file of their own."""
     apart = replace(where, results=variant_path(where.results, flags.recipe, flags.epochs))
-    start = start_from(flags, where)
-    start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
     recipe = replace(runner.shortened(RECIPE, flags.epochs), **VARIANTS[flags.recipe])
     recipe = recipe_for(flags, recipe)
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe != "plain"):
+        start = start_from(flags, where, recipe)  # the dense model in the precision of the runs
+        start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
         runner.fill(start, cells, recipe, apart)
 
 

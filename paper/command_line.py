@@ -122,7 +122,7 @@ def time_methods(start: Start, task: Task, flags: argparse.Namespace, recipe: Re
     left = [
         cells
         for cells, told in zip(fleets, facts, strict=True)
-        if flags.again or not results_file.is_timed(held, told)
+        if flags.again or where.commit is None or not results_file.is_timed(held, told)
     ]
     where.say(f"{len(fleets) - len(left)} of {len(fleets)} methods are timed (--again repeats them).")
     if left:

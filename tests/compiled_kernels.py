@@ -73,6 +73,9 @@ def work() -> Iterator[Tensor]:
     for channels, out, side, shape in (
         (16, 16, 32, Shape(3, 1, 1, 5)),
         (16, 32, 32, Shape(3, 2, 1, 5)),
+        (16, 32, 32, Shape(3, 1, 1, 5)),
+        (32, 32, 16, Shape(3, 1, 1, 5)),
+        (3, 64, 32, Shape(3, 1, 1, 5)),
         (3, 16, 32, Shape(3, 1, 1, 5)),
         (32, 64, 16, Shape(1, 2, 0, 5)),
         (64, 64, 8, Shape(3, 1, 1, 1)),

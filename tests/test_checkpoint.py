@@ -27,6 +27,8 @@ from torch.optim.lr_scheduler import LinearLR, MultiStepLR, OneCycleLR, Sequenti
 
 from evenprune import atomic, checkpoint, methods
 from evenprune.checkpoint import CheckpointError, DifferentExperiment
+from evenprune.identity import identify
+from evenprune.method import Method
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.resume import load_optimizer
 from evenprune.training import Fitted, fit
@@ -226,6 +228,50 @@ def test_another_experiment_is_refused_with_what_differs(tmp_path: Path) -> None
         assert str(tmp_path) in str(caught.value)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     start(tmp_path, epochs=3, checkpoint_steps=3, evaluate_batch=7)  # these change no result
+
+
+BEFORE = {  # what a method was told by before moves_on, dead_zone and targets could be chosen
+    "measure": "accuracy", "against_dense": True, "rows": "mean", "kind": "at_most", "estimator": "ring",
+    "tolerance": 0.0, "dual_lr": 0.3, "k": 5, "overall": "micro", "negative": "clip", "mean": "lagrangian",
+    "side": "estimate", "dual": "sgd", "kp": 0.0, "ki": 1.0, "nu": 0.0, "multipliers_on": None, "refresh": 0,
+    "caution": 0.0, "distill": 0.0, "temperature": 4.0, "focus": 0.0, "floor": 0.0, "sampling": "uniform",
+    "keep": "last", "keep_on": None, "importance": "magnitude",
+}  # fmt: skip
+CAUTIOUS = {"multipliers_on": "heldout", "estimator": "pass", "refresh": 5, "caution": 1.0}
+
+
+def as_before(changes: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "ceag"} | BEFORE | {name: value for name, value in changes.items() if name in BEFORE}
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, None),
+        ({"distill": 0.5}, None),
+        ({"dead_zone": 0.01}, "dead_zone: null against 0.01"),
+        ({"targets": "corrected"}, 'targets: null against "corrected"'),
+        (CAUTIOUS, 'moves_on: null against "estimate"'),
+        (CAUTIOUS | {"moves_on": "lower"}, 'moves_on: null against "lower"'),
+        ({"focus": 1.0, "floor": 0.5}, 'targets: null against "labels"'),
+    ],
+)
+def test_a_folder_from_before_some_choices_resumes_where_they_change_nothing(
+    tmp_path: Path, changes: dict[str, Any], differs: str | None
+) -> None:
+    split, model = images(), network()
+    method = Method(**{"name": "ceag", "dual_lr": 0.3, "k": 5} | changes)
+    runs = [Run(method=method, sparsity=0.7)]
+    now = identify(model, data_for(model, split, test=split), runs=runs, recipe=recipe())
+    before = copy.deepcopy(now)
+    before["runs"][0]["method"] = as_before(changes)
+    checkpoint.claim(tmp_path, before)
+    if differs is None:
+        checkpoint.claim(tmp_path, now)
+        assert json.dumps(now) == json.dumps(before)  # which is what the checkpoints in it are known by
+    else:
+        with pytest.raises(DifferentExperiment, match=re.escape(f"runs[0].method.{differs}")):
+            checkpoint.claim(tmp_path, now)
 
 
 def test_a_checkpoint_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from evenprune import InputProblems, Split, class_bias
 from evenprune.class_bias import WithBias, cross_check, fit, fold_, logits_of, units_of
+from evenprune.predict import predict
 
 
 def simulated(samples, classes, *, seed, shift=0.0, signal=3.2, agreement=0.85):
@@ -382,3 +383,13 @@ def test_logits_come_in_order_and_the_mode_is_put_back():
     assert model.training
     assert torch.allclose(found, model.eval()(inputs), atol=1e-6)
     assert not found.requires_grad
+
+
+def test_logits_in_bfloat16_are_those_that_the_model_answers_by():
+    model, inputs = network().eval(), torch.randn(400, 6)
+    labels = torch.zeros(400, dtype=torch.long)
+    split = Split(inputs, labels, labels)
+    coarse = logits_of(model, split, precision="bfloat16")
+    assert coarse.dtype == torch.float32
+    assert not torch.equal(coarse, logits_of(model, split))
+    assert torch.equal(coarse.argmax(1), predict(model, split, precision="bfloat16").predictions)

@@ -529,6 +529,25 @@ def test_held_out_figures_are_a_table_of_their_own_in_text(small, held):
     assert "held-out" not in comparison_text.to_text(small)
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["NFT", "CEAG" + "x" * 40], ["NFT", "CEAG" + "x" * 18 + "…" + "x" * 11]),
+        (  # cut to 34 characters both would be "CEAG + class bias, tol…80 % sparse"
+            [f"CEAG + class bias, tolerance {limit}, 80 % sparse" for limit in (0.02, 0.05)],
+            [f"CEAG + class bias, tolerance {limit}, 80 % sparse" for limit in (0.02, 0.05)],
+        ),
+    ],
+)
+def test_names_are_cut_as_long_as_they_stay_apart(held, names, shown):
+    both = copy.deepcopy(held) | {"methods": copy.deepcopy(held["methods"][:2])}
+    for method, name in zip(both["methods"], names, strict=True):
+        method["name"] = name
+    for table in comparison_text.to_text(both).split("on held-out data"):
+        lines = table.split("─\n")[1].splitlines()[:2]
+        assert [re.split(r"  +", line)[0] for line in lines] == shown
+
+
 @pytest.mark.browser
 def test_the_held_out_split_is_a_block_and_a_choice_of_its_own(show, held):
     page = show(held | {"notes": ["Mind <this>."], "selected_because": "Chosen on the held-out data: CEAG."})

@@ -207,12 +207,19 @@ def test_what_is_compiled_on_a_gpu_depends_on_the_norms() -> None:
     gpu, inputs = torch.device("cuda"), torch.zeros(2, 3, 8, 8)
     fused = widen(cifar_resnet56(10), 2, sample_input=inputs, check=False)
     without = widen(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), 2, sample_input=inputs, check=False)
+    bare = widen(
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.Flatten(), nn.Linear(256, 4)),
+        2,
+        sample_input=inputs,
+        check=False,
+    )
     for one, told, expected in (
         (fused, Recipe(), False),
         (fused, Recipe(precision="float32"), True),
         (fused, Recipe(compile=True), True),
         (without, Recipe(), True),
         (without, Recipe(compile=False), False),
+        (bare, Recipe(), True),  # norms that the kernels cannot serve
         (single(cifar_resnet56(10)), Recipe(), True),  # a model that cannot be widened keeps its own norms
     ):
         assert compiles(one, told.on(gpu), gpu) is expected

@@ -1,5 +1,7 @@
 """Arrays of one's own: any order of axes, one value a sample, and everything wrong with them at once."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,29 @@ def test_arrays_in_any_order_of_axes():
     assert "labels 3" in problems(folder.from_arrays, bytes_, labels[:3], {"race": race})
     halves = folder.from_arrays(np.ones((40, 7)), labels, {"race": race})
     assert halves["train"][0].dtype == np.float32  # as models have it
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_what_is_in_order_is_not_copied_and_what_is_not_once(dtype):
+    x, y, race = np.ones((40, 3, 300, 300), dtype), np.arange(40) % 2, np.arange(40) // 2 % 2
+    for split, copies in ((["train"] * 30 + ["test"] * 10, 0), (["train", "train", "test", "test"] * 10, 1)):
+        tracemalloc.start()
+        loaded = folder.from_arrays(x, y, {"race": race}, split=split)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert copies * x.nbytes <= peak < (copies + 0.1) * x.nbytes
+        for name, (inputs, _, _) in loaded.items():
+            assert np.array_equal(inputs, x[np.array(split) == name])
+            assert np.shares_memory(inputs, x) == (not copies)
+
+
+def test_minus_one_is_one_number_of_many_where_there_are_smaller_ones():
+    x, y = np.zeros((40, 2)), np.arange(40) % 2
+    for least, told in ((-1, {None, "0", "1"}), (-2, {"-2", "-1", "0"}), (0, {0, 1, 2})):
+        loaded = folder.from_arrays(x, y, {"degrees": np.arange(40) % 3 + least})
+        assert set(loaded["train"][2]["degrees"]) == told
+    empty = folder.from_arrays, x[:0], y[:0], {"degrees": np.arange(0)}
+    assert "holds no samples" in problems(*empty)
 
 
 LABELLED = {"labels": np.arange(12) % 2, "groups": {"race": np.array(["a", "b", "c"])[np.arange(12) % 3]}}

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from evenprune.fleet import extract, widen
-from evenprune.fused_norm import NormAct, Table, chunks_of, serves, tile_width
+from evenprune.fused_norm import NormAct, Table, chunks_of, serves, tile_width, tiles
 from evenprune.models import cifar_resnet56, mobilenet_v2, resnet34
 from evenprune.norm_fusion import fuse
 from tests.kernel_process import interpreted, needs_triton
@@ -27,6 +27,13 @@ def test_kernels_agree_with_the_plain_operations() -> None:
     assert len(cases) == 20
     assert max(cases) < 1e-6, printed
     assert network < 1e-5, printed  # rounding, through seven layers
+
+
+def test_tiles_are_launched_however_many_there_are() -> None:
+    """An axis of a grid but the first ends at 65,535."""
+    (programs,), settings = tiles(Table(512 * 112 * 112, 64, 64))
+    assert programs * settings["BLOCK"] >= 512 * 112 * 112
+    assert len(tiles(Table(9, 400, 64))[0]) == 1
 
 
 # --- what becomes one step ---

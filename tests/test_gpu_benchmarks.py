@@ -67,7 +67,7 @@ def test_images_per_second_are_compared_with_eager_runs() -> None:
 
     rates = {"eager float32": 2_000, "eager bfloat16": 4_000, "fleet of 5": 30_000}
     figures = {"device": "H200", "torch": "2", "rows": [row(way, rate) for way, rate in rates.items()]}
-    _, eager, _, fleet = images_per_second.table(figures)
+    _, eager, _, fleet = images_per_second.table([figures])
     assert eager == ("MobileNetV2, eager float32", "2,000 images/s; step 7.12 ms; 3.2 GiB", "")
     assert fleet[1] == (
         "30,000 images/s; step 7.12 ms; 3.2 GiB; 15.0 × eager float32, 7.5 × eager bfloat16; "

@@ -171,9 +171,12 @@ class Plodding:
             elif m.caution:
                 moved = max(lower - m.tolerance, 0) + min(upper - m.tolerance, 0)
             moved = max(moved - m.dead_zone, 0) if moved > 0 else min(moved + m.dead_zone, 0)
-            now = m.nu * self.before[g] + (1 - m.nu) * moved
-            raised = m.dual_lr * m.refresh * (m.ki * moved + m.kp * (now - self.before[g]))
-            self.multiplier[g], self.before[g] = max(self.multiplier[g] + raised, 0.0), now
+            raised = 0.0
+            for _ in range(m.refresh):  # as the steps from one pass to the next would
+                now = m.nu * self.before[g] + (1 - m.nu) * moved
+                raised += m.dual_lr * (m.ki * moved + m.kp * (now - self.before[g]))
+                self.before[g] = now
+            self.multiplier[g] = max(self.multiplier[g] + raised, 0.0)
 
 
 @pytest.mark.parametrize("name", CAUTIOUS)

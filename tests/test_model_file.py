@@ -1,5 +1,7 @@
 """Weights of files: safetensors and what torch.save wrote, and what is said of everything else."""
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from evenprune import model_file
+from evenprune import model_file, state_file
 from evenprune.tally import InputProblems
 
 
@@ -52,3 +54,33 @@ def test_other_files_say_what_to_do(tmp_path: Path) -> None:
     refused(tmp_path / "empty.pt", "cannot be read as a checkpoint of torch.save")
     torch.save(nn.Linear(3, 4).state_dict(), tmp_path / "other.pt")
     refused(tmp_path / "other.pt", "do not fit the model", "Missing key")
+    torch.save({1: torch.zeros(2)}, tmp_path / "numbers.pt")
+    refused(tmp_path / "numbers.pt", "holds dict with 1, not tensors by name", save)
+
+
+def damaged(whole: bytes, count: int) -> Iterator[bytes]:
+    """Some cut, all with a few bytes changed, mostly at the beginning, where files tell what follows."""
+    chance = random.Random(0)
+    for _ in range(count):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            most = min(len(content), 400) if chance.random() < 0.7 else len(content)
+            content[chance.randrange(most)] = chance.randrange(256)
+        yield bytes(content[: chance.randrange(len(content))] if chance.random() < 0.3 else content)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_was_cut_or_damaged_is_one_sentence_and_a_next_step(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(small().state_dict(), path, _use_new_zipfile_serialization=zipped)
+    kinds = set()
+    for content in damaged(path.read_bytes(), 400):
+        path.write_bytes(content)
+        try:
+            state_file.read(path)  # where only a weight was changed, nobody can tell
+        except InputProblems as error:
+            (problem,) = error.problems
+            assert "\n" not in problem
+            assert "torch.save(model.state_dict(), 'weights.pt')" in problem
+            kinds.add("is it cut or damaged? Copy it here again" in problem)
+    assert True in kinds

@@ -65,10 +65,24 @@ def test_one_class_and_ten_thousand_values_are_refused_before_any_training(tmp_p
     assert "group column 'race' holds 10,000 different values on 10,000 samples" in said
 
 
-def test_images_with_the_channels_last(tmp_path: Path) -> None:
-    last = samples()["x"].transpose(0, 2, 3, 1)
-    assert np.array_equal(loaded(tmp_path, x=last)["test"][0], loaded(tmp_path)["test"][0])
-    assert loaded(tmp_path, x=last.astype(np.float64))["test"][0].dtype == np.float32
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (8, 8, 1), (1, 8, 8), (8, 8, 4), (5, 3, 4, 2), (6,)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_inputs_keep_the_shape_that_their_model_takes(tmp_path: Path, shape: Any, dtype: Any) -> None:
+    own = np.random.default_rng(0).integers(0, 256, (COUNT, *shape)).astype(dtype)
+    inputs = loaded(tmp_path, x=own)["test"][0]
+    assert inputs.dtype == (np.uint8 if dtype is np.uint8 else np.float32)
+    assert np.array_equal(inputs, own[samples()["split"] == "test"])
+
+
+def test_minus_one_is_a_missing_value_where_no_number_is_smaller(tmp_path: Path) -> None:
+    ids, degrees = np.arange(COUNT) % 4 - 1, np.arange(COUNT) % 21 - 10
+    assert set(loaded(tmp_path, race=ids)["train"][2]["race"]) == {None, "0", "1", "2"}
+    assert set(loaded(tmp_path, race=degrees)["train"][2]["race"]) == {str(n) for n in range(-10, 11)}
+    cold = loaded(tmp_path, race=degrees, _bin=("race=-5,0,5",))
+    train = samples()["split"] == "train"
+    (below_zero,) = {name for name in cold["train"][2]["race"] if name.startswith(("-5", "−5"))}
+    count = int(((degrees >= -5) & (degrees < 0) & train).sum())
+    assert cold["train"][2]["race"].tolist().count(below_zero) == count
 
 
 def test_labels_that_are_texts_are_numbered_or_in_the_order_of_the_classes(tmp_path: Path) -> None:
@@ -135,6 +149,7 @@ def test_the_test_samples_in_a_file_of_their_own_must_be_like_the_others(tmp_pat
         "train": 60, "test": 20, "validation": 20,
     }  # fmt: skip
     assert note.startswith("20 of 80 training samples were drawn as the held-out split, a share of 0.25")
+    assert "If the dense model was trained on these samples, gaps there are unlike those on unseen" in note
 
 
 def test_groups_may_be_the_labels(tmp_path: Path) -> None:

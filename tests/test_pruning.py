@@ -5,6 +5,7 @@ import html
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from torch.utils.data import Dataset, TensorDataset
 from evenprune import comparison_page, diagnostics, folds, methods
 from evenprune.checkpoint import CheckpointError, DifferentExperiment
 from evenprune.folds import Folds
+from evenprune.predict import predict
 from evenprune.pruning import prune
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.result import Result
@@ -287,6 +289,50 @@ def test_held_out_and_audit_are_names_of_splits_and_others_are_understood() -> N
         one.audits["CEAG, seed 0"]["dev"]
 
 
+def warnings_of(*every: methods.Method, **changes: Any) -> tuple[str, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(method=every, heldout=HELD, recipe=recipe(epochs=3, pruning_epochs=1), **changes).warned
+
+
+def test_few_held_out_samples_are_measured_by_the_tolerances_of_accuracy_gaps_alone() -> None:
+    free = [
+        methods.equalized(k=4, dual_lr=0.1, multipliers_on="heldout"),
+        methods.ceag(tolerance=0.0, k=4, dual_lr=0.1, multipliers_on="heldout"),
+        methods.celg(tolerance=0.001, k=4, dual_lr=0.1, multipliers_on="heldout"),
+    ]
+    assert warnings_of(*free, tolerance=0.05) == ()
+    (chosen,) = warnings_of(methods.nft(), *free, tolerance=0.05, select="heldout")
+    assert "are few for ε = 5:" in chosen
+    assert "so the choice of a run will follow noise" in chosen
+    own = methods.ceag(tolerance=0.03, k=4, dual_lr=0.1, multipliers_on="heldout")
+    (both,) = warnings_of(own, *free, tolerance=0.05, select="heldout")
+    assert "are few for ε = 3:" in both
+    assert "so the multipliers of CEAG and the choice of a run will follow noise" in both
+
+
+@pytest.mark.parametrize("names", [("audit",), ("test",), ("audit", "test", "validation")])
+def test_a_recipe_may_call_splits_by_either_name(names: tuple[str, ...]) -> None:
+    found = call(heldout=HELD, recipe=recipe(only_at_end=names))
+    known = [list(row["splits"]) for row in found.history["CEAG, seed 0"]]
+    early = ["train"] if "validation" in names else ["train", "heldout"]
+    assert known == [early] * 5
+    assert sum(group.samples for group in found.audit.groups) == len(TEST)  # at the end
+    with pytest.raises(
+        InputProblems, match='only_at_end names split "heldout", which is not evaluated at all'
+    ):
+        call(recipe=recipe(only_at_end=("validation",)))
+
+
+def test_a_choice_without_a_known_group_says_so_in_words() -> None:
+    strangers = (HELD.inputs, HELD.labels, 7 + HELD.labels)
+    with pytest.warns(UserWarning, match="groups in heldout are not in the training data"):
+        found = call(heldout=strangers, select="heldout", groups=None)
+    said = found.document()["selected_because"]
+    assert "as no group of the training data has held-out samples" in said
+    assert "inf" not in said
+
+
 def test_a_held_out_split_picks_the_best_epoch() -> None:
     found = call(method=methods.nft_es(on="validation"), heldout=HELD, tolerance=0.05)
     rows = found.history["NFT+ES, seed 0"][2:]  # once pruning has ended
@@ -313,6 +359,11 @@ def copied(split: Split) -> tuple[Tensor, Tensor, Tensor]:
     return split.inputs.clone(), split.labels.clone(), split.groups.clone()
 
 
+def mixed(train: int, test: int) -> tuple[Tensor, ...]:
+    """So many of the training samples, and of the test samples."""
+    return tuple(torch.cat([a[:train], b[:test]]) for a, b in zip(tensors(TRAIN), tensors(TEST), strict=True))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -321,18 +372,22 @@ def copied(split: Split) -> tuple[Tensor, Tensor, Tensor]:
         ({"heldout": copied(TEST)}, "all 160 samples of the test data are in the held-out data as well"),
         ({"test": copied(TRAIN)}, "all 200 samples of the test data are in the training data as well"),
         ({"heldout": tuple(t[40:90] for t in tensors(TRAIN))}, "all 50 samples of the held-out data are in"),
+        ({"test": mixed(199, 1)},
+         "199 of the 200 samples of the test data are in the training data as well. Audit on samples that"),
     ],
-)
+)  # fmt: skip
 def test_one_split_under_two_names_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputProblems, match=said):
         call(**changes)
 
 
 def test_splits_that_share_some_samples_are_noted_in_the_audit() -> None:
-    mixed = tuple(torch.cat([a[:12].clone(), b]) for a, b in zip(tensors(TRAIN), tensors(TEST), strict=True))
-    found = call(test=mixed, heldout=HELD)
+    found = call(test=mixed(12, 160), heldout=HELD)
     said = "12 of the 172 samples of the test data are in the training data as well; the audit counts them"
-    assert [note for note in found.audit.notes if note.startswith(said)]
+    (note,) = [note for note in found.audit.notes if note.startswith(said)]
+    assert found.notes == found.document()["notes"] == [note]
+    for text in (str(found), comparison_page.to_html(found.document())):
+        assert note in " ".join(html.unescape(text).split())
     assert not [
         n for split in ("train", "heldout") for n in found.audits["CEAG, seed 0"][split].notes if "well" in n
     ]
@@ -362,6 +417,14 @@ def test_multipliers_that_did_nothing_are_told_with_a_step_that_would_have_done_
     last = eager.document()["methods"][0]["runs"][0]["multiplier_sum"]
     assert 0.1 <= last <= 2
     assert eager.notes == []
+
+
+@pytest.mark.parametrize("estimator", ["batch", "table"])
+def test_pruning_may_last_to_the_end(estimator: Any) -> None:
+    method = methods.ceag(tolerance=0.0, dual_lr=0.1, estimator=estimator)
+    found = call(method=method, sparsity=0.9, recipe=recipe(epochs=2, pruning_epochs=2), tolerance=0.05)
+    assert found.document()["methods"][0]["runs"][0]["train"]["max_excess_gap"] > 0
+    assert found.notes == []
 
 
 def test_negative_sample_weights_are_counted_and_told() -> None:
@@ -406,6 +469,63 @@ def test_a_class_bias_is_fitted_on_the_held_out_split_and_audited_on_the_test_da
     document = found.document()
     assert [m["name"] for m in document["methods"]] == ["NFT", "NFT + class bias"]
     assert document["methods"][1]["settings"] == {"class_bias_on": "heldout"}
+
+
+def by_label(split: Split) -> tuple[Tensor, Tensor, Tensor]:
+    return split.inputs, split.labels, split.labels
+
+
+def biasable(**changes: Any) -> Result:
+    """Runs whose groups are their labels."""
+    splits = {"train": by_label(TRAIN), "heldout": by_label(images(400, seed=6)), "test": by_label(TEST)}
+    return call(
+        **splits | {"groups": None, "method": methods.nft(), "tolerance": 0.02, "sparsity": 0.9} | changes
+    )
+
+
+def test_a_class_bias_is_evaluated_in_the_precision_of_the_other_runs() -> None:
+    found = biasable(recipe=recipe(precision="bfloat16")).with_class_bias()
+    plain, biased = found.fitted
+    assert not torch.equal(plain.model[-1].bias, biased.model[-1].bias)  # type: ignore[index]
+    for name, split in found.samples.splits.items():
+        for one in (plain, biased):
+            own = predict(one.model, split, precision="bfloat16")
+            assert torch.equal(one.predictions[name].losses, own.losses)
+            assert not torch.equal(own.losses, predict(one.model, split).losses)
+            assert torch.equal(one.predictions[name].predictions, own.predictions)
+
+
+def test_a_class_bias_of_zero_changes_no_answer() -> None:
+    found = biasable(tolerance=0.9, recipe=recipe(precision="bfloat16")).with_class_bias()
+    plain, biased = found.fitted
+    assert torch.equal(plain.model[-1].bias, biased.model[-1].bias)  # type: ignore[index]
+    for name in found.samples.splits:
+        assert torch.equal(plain.predictions[name].losses, biased.predictions[name].losses)
+
+
+def test_a_class_bias_is_not_given_twice() -> None:
+    once = biasable(seeds=2).with_class_bias()
+    again = once.with_class_bias()
+    assert again.names == once.names
+    assert len(set(again.names)) == 4
+    part = replace(once, fitted=once.fitted[:3]).with_class_bias()  # the bias of one run is missing
+    assert part.names == once.names
+
+
+def test_a_class_bias_does_not_look_at_the_audited_split() -> None:
+    """There the groups are no unions of labels, and a class occurs that is nowhere else."""
+    some = {"train": TRAIN, "heldout": images(400, seed=6)}
+    splits = {
+        name: (split.inputs[few := split.labels < 3], split.labels[few], split.labels[few] // 2)
+        for name, split in some.items()
+    }
+    one, other = (
+        biasable(**splits, test=(TEST.inputs, TEST.labels, groups)).with_class_bias()
+        for groups in (TEST.labels // 2, torch.arange(len(TEST)) % 2)
+    )
+    for ours, theirs in zip(one.fitted, other.fitted, strict=True):
+        for name, tensor in ours.model.state_dict().items():
+            assert torch.equal(tensor, theirs.model.state_dict()[name]), name
 
 
 def test_a_class_bias_that_cannot_be_is_one_clear_message(result: Result) -> None:

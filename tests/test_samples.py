@@ -1,5 +1,6 @@
 """People's data to splits: groups that an audit would refuse, normalisation, and dense models that guess."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -72,6 +73,25 @@ def test_a_split_keeps_its_bytes_and_what_they_are_normalised_by():
     assert read.names == ("A", "B")
     assert read.columns["test"]["race"].tolist() == [None, "A", "B"] * 13 + [None]
     assert checkpoint.describe(named) == checkpoint.describe(split)  # old folders can be resumed
+
+
+def test_a_changed_split_keeps_the_names_of_its_groups():
+    ids = torch.arange(40) % 3 - 1
+    named = NamedSplit.of(Split(torch.zeros(40, 2), torch.arange(40) % 2, ids), ["A", "B"])
+    half = {name: getattr(named, name)[:20] for name in ("inputs", "labels", "groups")}
+    for changed in (named.to(torch.device("cpu")), dataclasses.replace(named, **half)):
+        read = samples.read({"train": changed, "test": changed}, "race")
+        assert read.names == ("A", "B")
+        assert read.columns["test"]["race"].tolist()[:3] == [None, "A", "B"]
+    unnamed = NamedSplit(named.inputs, named.labels, named.groups)
+    assert samples.read({"train": unnamed, "test": unnamed}, "race").names == ("0", "1")
+    wrong = dataclasses.replace(named, groups=ids * 2)
+    with pytest.raises(InputProblems) as caught:
+        samples.read({"train": wrong, "test": named}, "race")
+    assert caught.value.problems == [
+        "train: 27 group ids outside −1 … 1 (2 names are given), the first is -2 at sample 0. Name them all: "
+        "NamedSplit.of(split, names)"
+    ]
 
 
 def test_splits_that_are_not_normalised_alike_are_refused():

@@ -1,5 +1,7 @@
 """One setting chosen on the held-out split: by means over seeds, and the run that stands for it."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,13 @@ def test_no_setting_is_better_than_the_chosen_one(
         ({"a": [(0.9, 0.05)]}, 0.005,
          "Chosen on the held-out data: A, the only setting, beyond ε = 0.5 (90.0 % accurate, max ψ 5.0 "
          "points)."),
+        ({"a": [(0.8, math.inf)], "b": [(0.9, math.inf)] * 3}, 0.02,
+         "Chosen on the held-out data: B, the most accurate of 2 settings (mean of 3 seeds: 90.0 % "
+         "accurate); there is no max ψ to choose by, as no group of the training data has held-out samples. "
+         "Of its runs b, seed 1 stands for it."),
+        ({"a": [(0.8, math.inf)]}, 0.02,
+         "Chosen on the held-out data: A, the only setting (80.0 % accurate); there is no max ψ to choose "
+         "by, as no group of the training data has held-out samples."),
     ],
 )  # fmt: skip
 def test_the_choice_in_one_sentence(

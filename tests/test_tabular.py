@@ -1,6 +1,7 @@
 """Tables to inputs: standardised by the training rows, one input a category, all problems at once."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,22 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
     assert "holds 501 categories, such as '0 High Street'" in found
     assert "at most 500 can be inputs" in found
     assert "ignore=['street'] (--ignore 'street')" in found
+
+
+def test_many_categories_take_the_room_of_the_inputs_few_times(tmp_path: Path) -> None:
+    """Once as blocks, once joined, once in splits; in double precision it would be twice that."""
+    count, rng = 4000, np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {f"c{i}": rng.integers(0, 250, count).astype(str).tolist() for i in range(4)}
+    rows |= {"n": rng.random(count).tolist(), "g": (np.arange(count) % 3).tolist()}
+    path = written(tmp_path, rows | {"label": (np.arange(count) % 2).tolist()}, "parquet")
+    tracemalloc.start()
+    told = [f"c{i}" for i in range(4)]
+    loaded = tabular.load(path, label="label", groups="g", numeric=["n"], categorical=told)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = sum(inputs.nbytes for inputs, _, _ in loaded.values())
+    assert size == 4 * count * len(loaded.description.features)
+    assert peak < 2.5 * size
 
 
 def test_a_group_with_a_value_of_its_own_for_every_row_is_refused(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ def test_there_is_no_note_where_nothing_is_wrong(
     assert idle_multipliers("it", method, gaps=gaps, sums=sums, steps=100) == []
 
 
+def test_there_is_no_step_to_propose_where_there_were_none() -> None:
+    assert idle_multipliers("it", CEAG, gaps=[0.05], sums=[0.0], steps=0) == []
+
+
 def test_the_followed_split_and_the_bounded_measure_are_named() -> None:
     follows = replace(CEAG, multipliers_on="heldout")
     assert "on the held-out data" in idle_multipliers("x", follows, gaps=[0.1], sums=[0.0], steps=9)[0]

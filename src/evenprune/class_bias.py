@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from evenprune.bias_search import SMALLEST, Task, search
 from evenprune.maximum import posterior_gaps
-from evenprune.predict import evaluating
+from evenprune.predict import Precision, autocast, evaluating
 from evenprune.recipe import Split
 from evenprune.tally import FloatArray, InputProblems, IntArray
 
@@ -92,13 +92,16 @@ def biased(logits: Tensor, bias: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, split: Split, *, batch_size: int = 512) -> Tensor:
+def logits_of(
+    model: nn.Module, split: Split, *, batch_size: int = 512, precision: Precision = "float32"
+) -> Tensor:
     """[N, classes] of a plain model on a split, on the CPU. The model's mode is put back afterwards."""
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
-    with evaluating(model):
+    with evaluating(model), autocast(device, precision):
         parts = torch.split(torch.arange(len(split), device=device), batch_size)
-        return torch.cat([model(split.at(index)).cpu() for index in parts])
+        logits = torch.cat([model(split.at(index)).cpu() for index in parts])
+    return logits.float() if logits.dtype == torch.bfloat16 else logits  # a bias then adds exactly
 
 
 # --- the fit ---

@@ -10,6 +10,7 @@ from evenprune.wording import MISSING, Unit, shorten, visible
 Document = Mapping[str, Any]  # a comparison as Result.document() gives it
 WORDS = {"train": "train", "heldout": "held-out", "test": "test"}
 WIDTH = 110  # of a terminal
+LONGEST = 34  # characters of a name
 POINTS = Unit(noun="accuracy", scale=100, digits=1, word=" points")
 
 
@@ -20,7 +21,7 @@ def to_text(document: Document) -> str:
     left = f"{document['parameters']['left']:,} of {document['parameters']['all']:,} parameters left"
     header = ["method", "accuracy %", "", "max ψ", "", "Ψ_PW", "", f"≤ {tolerance}", "audit"]
     under = ["", "train", "test", "train", "test", "train", "test", "train", "test"]
-    rows = [_row(method, document["tolerance"]) for method in document["methods"]]
+    rows = [[name, *_row(method, document["tolerance"])] for name, method in _named(document)]
     return "\n\n".join(
         [
             f"{visible(document['title'])}: {left}; dense accuracy {seen}.",
@@ -42,8 +43,8 @@ def _heldout(document: Document) -> list[str]:
     tolerance = document["tolerance"]
     header = ["on held-out data", "accuracy %", "max ψ", "Ψ_PW", f"≤ {POINTS.number(tolerance)}", ""]
     rows = [
-        [*_figures(method, ("heldout",)), _met(method["runs"], tolerance, "heldout"), ""]
-        for method in document["methods"]
+        [name, *_figures(method, ("heldout",)), _met(method["runs"], tolerance, "heldout"), ""]
+        for name, method in _named(document)
     ]
     return [_aligned([header, *rows], headers=1)]
 
@@ -52,16 +53,23 @@ def _wrapped(text: str) -> list[str]:
     return [textwrap.fill(visible(text), WIDTH, break_on_hyphens=False)] if text else []
 
 
+def _named(document: Document) -> list[tuple[str, Document]]:
+    """The methods under their names, cut only if these then stay apart."""
+    names = [method["name"] for method in document["methods"]]
+    short = [shorten(name, LONGEST) for name in names]
+    shown = short if len({*short}) == len({*names}) else names
+    return [(visible(name), method) for name, method in zip(shown, document["methods"], strict=True)]
+
+
 def _row(method: Document, tolerance: float) -> list[str]:
     runs = method["runs"]
     return [*_figures(method, ("train", "test")), _met(runs, tolerance, "train"), _verdicts(runs)]
 
 
 def _figures(method: Document, splits: Sequence[str]) -> list[str]:
-    """The name of a method, and each of its measures on these splits."""
+    """Each measure of a method on these splits."""
     measures = ("accuracy", "max_excess_gap", "pairwise_disparity")
-    figures = [_spread([run[split][key] for run in method["runs"]]) for key in measures for split in splits]
-    return [visible(shorten(method["name"], 34)), *figures]
+    return [_spread([run[split][key] for run in method["runs"]]) for key in measures for split in splits]
 
 
 def _met(runs: Sequence[Document], tolerance: float, split: str) -> str:

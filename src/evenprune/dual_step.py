@@ -61,14 +61,13 @@ def ascend(
             violation = run.cautious.pick(_by_limits(plan, *limits), violation)
         if run.resting.some:  # beyond the dead zone: v - d above it, v + d below, 0 within
             violation = violation - violation.clamp(-run.dead_zone, run.dead_zone)
-        move = violation
-        if plan.nupi:
-            before = state[f"{family}_error"]
-            change = (1 - run.nu) * (violation - before)
+        move = violation if steps is None else steps * violation
+        if plan.nupi:  # Σ of the changes of ξ over the steps is ξ at their end - ξ before them
+            before, fade = state[f"{family}_error"], run.nu if steps is None else run.nu**steps
+            change = (1 - fade) * (violation - before)
             new[f"{family}_error"] = torch.where(known, before + change, before)
-            move = run.ki * violation + run.kp * change
-        rate = run.dual_lr if steps is None else run.dual_lr * steps
-        raised = torch.addcmul(state[family], rate, move)
+            move = run.ki * move + run.kp * change
+        raised = torch.addcmul(state[family], run.dual_lr, move)
         raised = run.equal.pick(raised, raised.clamp_min(0))
         new[family] = torch.where(known, raised, state[family])
     return new

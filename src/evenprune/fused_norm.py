@@ -33,7 +33,7 @@ MOST_ELEMENTS = 2**31 - 1  # places are 32-bit numbers
 TILE = (64, 4, 1)
 SUMS = (64, 8, 3, 528)
 WIDEST, WASTE = 64, 0.15  # columns of a tile: the most, and the share of them that may lie beyond the last
-MOST_CHUNKS = 128  # that one program adds up
+MOST_CHUNKS = 128  # that one program adds up: a power of two
 
 
 class NormAct(nn.BatchNorm2d):
@@ -60,7 +60,14 @@ class NormAct(nn.BatchNorm2d):
 def everywhere(network: nn.Module) -> bool:
     """Whether the network has batch norms, and the kernels can serve them all on a GPU in 16 bits."""
     norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    return norm_kernels is not None and bool(norms) and all(isinstance(norm, NormAct) for norm in norms)
+    return (
+        norm_kernels is not None and bool(norms) and all(isinstance(n, NormAct) and whole(n) for n in norms)
+    )
+
+
+def whole(norm: nn.BatchNorm2d) -> bool:
+    """With weights, and with statistics that move by a fixed share."""
+    return norm.affine and norm.track_running_stats and norm.momentum is not None
 
 
 def no_tickets(norm: nn.BatchNorm2d) -> Tensor:
@@ -80,9 +87,8 @@ def serves(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:
     if norm_kernels is None or not x.is_cuda or torch.compiler.is_compiling():
         return False
     alike = residual is None or (residual.shape == x.shape and residual.dtype == x.dtype)
-    whole = norm.affine and norm.track_running_stats and norm.momentum is not None
     small = x.ndim == 4 and x.shape[1] < x.numel() <= MOST_ELEMENTS
-    return alike and whole and small and x.dtype in (torch.bfloat16, torch.float16)
+    return alike and whole(norm) and small and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def fused(
@@ -157,15 +163,15 @@ class Sums(NamedTuple):
         block = tile_rows(rows, table.wide)
         chunk, chunks = chunks_of(table, block, programs)
         part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=device)
-        told = {"CHUNKS": 1 << (chunks - 1).bit_length(), "BLOCK": block, "WIDE": table.wide}
+        told = {"CHUNKS": MOST_CHUNKS, "BLOCK": block, "WIDE": table.wide}
         return cls((table.across, chunks), chunk, part, {**told, "num_warps": warps, "num_stages": stages})
 
 
-def tiles(table: Table) -> tuple[tuple[int, int], dict[str, int]]:
+def tiles(table: Table) -> tuple[tuple[int], dict[str, int]]:
     """The grid and the settings of a kernel that works on one tile after another."""
     rows, warps, stages = TILE
     block = tile_rows(rows, table.wide)
-    grid = (table.across, -(-table.rows // block))
+    grid = (table.across * -(-table.rows // block),)
     return grid, {"BLOCK": block, "WIDE": table.wide, "num_warps": warps, "num_stages": stages}
 
 

@@ -41,7 +41,8 @@ GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in al
 # walk_back: pixels of a row at a time, rows of a program, warps, stages, programs in all.
 # Both by channels, and whether there are few runs; the padded 4 channels of a first layer count as 16. Where
 # walk serves many runs and walk_back does not, the gradient of the weight is cuDNN's. Measured on one H200
-# (benchmarks/results/walk_settings.json); not tried with few runs, where gather serves.
+# (benchmarks/results/walk_settings.json; walk_back before it fetched rows ahead); not tried with few runs,
+# where gather serves.
 WALK = {(16, False): (32, 16, 2, 3), (32, False): (16, 16, 2, 3)}
 WALK_BACK = {(16, False): (64, 16, 2, 1, 4224)}
 
@@ -149,7 +150,7 @@ def walk_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
     conv_kernels.walk_back[(runs, _parts(blocks, each), bands)](
         x, dy, part, batch, runs, each, HEIGHT=height, WIDTH=width, IN=channels, OUT=out,
         IN_BLOCK=_block_of(channels), OUT_BLOCK=_block_of(out), WIDTH_BLOCK=across, IMAGES=images, ROWS=rows,
-        num_warps=warps, num_stages=stages,
+        num_warps=warps * _block_of(out) // LEAST_BLOCK, num_stages=stages,  # wider results: as much a thread
     )  # fmt: skip
     return part
 
@@ -157,7 +158,8 @@ def walk_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
 def cudnn_back(x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
     """The sum itself, [1, runs · out, kernel, kernel, in] float32."""
     size = (dy.shape[1], x.shape[1] // shape.runs, shape.kernel, shape.kernel)
-    like = x.new_empty(size).contiguous(memory_format=torch.channels_last)  # only its shape is looked at
+    # Only its shape is looked at.
+    like = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     stride, pad, one = [shape.stride] * 2, [shape.pad] * 2, [1, 1]
     made = torch.ops.aten.convolution_backward(
         dy, x, like, None, stride, pad, one, False, [0, 0], shape.runs, [False, True, False]

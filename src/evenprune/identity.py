@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from evenprune import checkpoint
+from evenprune.method import Method
 from evenprune.recipe import Data, Recipe, Run
 
 # What does not change the result: a resumed training may set these anew.
@@ -15,6 +16,8 @@ FREE_TO_CHANGE = (
     *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
     *("compile", "graph", "data_on_device"),
 )
+LATER = ("moves_on", "dead_zone", "targets")  # choices of a method that were not there from the beginning
+DEFAULTS = {f.name: f.default for f in fields(Method) if f.name in LATER}
 
 
 def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
@@ -37,8 +40,14 @@ def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recip
 
 
 def _described(run: Run) -> dict[str, Any]:
-    """A run with all samples is told as it was before there were folds: its folder can still be resumed."""
+    """A run without folds and later choices is told as before there were any: its folder can be resumed.
+
+    But `caution` and `focus` came to mean something else with the later choices: old folders of these are
+    other experiments.
+    """
     told: dict[str, Any] = checkpoint.describe(run)
+    if run.method.caution == 0 and run.method.focus == 0:
+        told["method"] = {n: v for n, v in told["method"].items() if (n, v) not in DEFAULTS.items()}
     return {name: value for name, value in told.items() if (name, value) != ("without", None)}
 
 

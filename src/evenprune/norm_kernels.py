@@ -13,6 +13,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _own_tile(columns, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """Rows and columns of a program's tile: neighbours in memory side by side, on an axis of any length."""
+    across = tl.cdiv(columns, WIDE)
+    row = tl.program_id(0) // across * BLOCK + tl.arange(0, BLOCK)
+    return row, tl.program_id(0) % across * WIDE + tl.arange(0, WIDE)
+
+
+@triton.jit
 def _tile(row, column, rows, columns):
     """Places of a tile in memory, and which of them exist."""
     at = row[:, None] * columns + column[None, :]
@@ -117,8 +125,7 @@ def apply(
     RESIDUAL: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y = act(weight · (x - mean) · scale + bias + residual)"""
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, column = _own_tile(columns, BLOCK, WIDE)
     at, inside = _tile(row, column, rows, columns)
     known = column < columns
     slope = tl.load(weight + column, mask=known, other=0.0) * tl.load(scale + column, mask=known, other=0.0)
@@ -188,8 +195,7 @@ def back_apply(
     ACT: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dx = weight · scale · (g - Σ g / rows - z · Σ (g · z) / rows); ACT: g is dy, to be cut by act' first."""
-    column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, column = _own_tile(columns, BLOCK, WIDE)
     at, inside = _tile(row, column, rows, columns)
     known = column < columns
     middle = tl.load(mean + column, mask=known, other=0.0)

@@ -29,7 +29,7 @@ from evenprune.training import fit, identify
 from evenprune.training_notes import constrains_gaps, too_few
 
 # Problems that the checks of the recipe find and that are told here in other words, or are told twice.
-TOLD = ('split "train": ', '"heldout", which is not evaluated', "there are no folds: ")
+TOLD = ('split "train": ', '"heldout", which is not evaluated (', "there are no folds: ")
 
 
 def prune(
@@ -88,7 +88,7 @@ def prune(
     problems += [*splits.select_problems(select), *_undecided(methods, tolerance, select)]
     problems += _without_folds(asked, folds)
     place = _device(model, device)
-    recipe = (recipe or Recipe()).on(place)
+    recipe = splits.renamed(recipe or Recipe()).on(place)
     data, shared = _checked(model, given, groups, runs=runs, recipe=recipe, folds=folds, problems=problems)
     dense = _dense_answers(model, data, runs=runs, recipe=recipe, folder=folder, device=place, folds=folds)
     data = samples.remarked(data, dense["train"])  # a dense model no better than a guess
@@ -150,8 +150,9 @@ def _warned(
     """That choices on so few held-out samples would follow noise: also a warning, before the training."""
     if splits.HELDOUT not in dense:
         return []
-    moved = [m for m in methods if m.multipliers_on == splits.HELDOUT]
-    kept = [m for m in methods if m.keep == "feasible" and m.keep_on == splits.HELDOUT]
+    judged = [m for m in methods if constrains_gaps(m) and m.tolerance > 0]  # a loss has no points
+    moved = [m for m in judged if m.multipliers_on == splits.HELDOUT]
+    kept = [m for m in judged if m.keep == "feasible" and m.keep_on == splits.HELDOUT]
     titles = [list(dict.fromkeys(title_of(m.name) for m in some)) for some in (moved, kept)]
     who = [f"the multipliers of {', '.join(titles[0])}"] if moved else []
     who += [f"the iterate that {', '.join(titles[1])} keeps"] if kept else []

@@ -106,7 +106,7 @@ class Result:
         """Whether multipliers, a best iterate, a class bias or the choice of a run looked at that split."""
         methods = [run.method for run in self.runs]
         named = {name for m in methods for name in (m.multipliers_on, m.keep_on)}
-        biased = any(method.name.endswith(biased_runs.ENDING) for method in methods)
+        biased = any(biased_runs.is_biased(run) for run in self.runs)
         return HELDOUT in named or biased or self.select is not None
 
     @cached_property
@@ -151,10 +151,10 @@ class Result:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What the table does not say: few samples, multipliers that did nothing, negative weights."""
+        """What the table does not say: few samples, shared ones, idle multipliers, negative weights."""
         train = len(self.samples.splits[TRAIN])
         steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
-        found = list(self.warned)
+        found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
         for label, runs in self._by_method().items():
             method, trained = runs[0].run.method, [one for one in runs if one.history]
             followed = method.multipliers_on or TRAIN
@@ -180,10 +180,17 @@ class Result:
         """These runs, and each of them once more with one additive logit per class, fitted on held-out data.
 
         The new ones are called "NFT + class bias" and so on, are audited like the others, and their models
-        carry the bias. For groups that are labels, or unions of labels: see class_bias.py.
+        carry the bias. Runs that are there with a bias already get no second one. For groups that are labels,
+        or unions of labels: see class_bias.py.
         """
         more = biased_runs.with_class_bias(
-            self.fitted, self.samples, self.dense, on=on, tolerance=self.tolerance, device=device
+            self.fitted,
+            self.samples,
+            self.dense,
+            on=on,
+            tolerance=self.tolerance,
+            recipe=self.recipe,
+            device=device,
         )
         return replace(self, fitted=(*self.fitted, *more))
 

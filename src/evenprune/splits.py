@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from evenprune.method import Method
+from evenprune.recipe import Recipe
 
 TRAIN, HELDOUT, AUDITED = "train", "heldout", "test"
 SYNONYMS = {"validation": HELDOUT, "audit": AUDITED}
@@ -54,6 +55,11 @@ def resolved(method: Method) -> Method:
         None if n is None else name_of(n) for n in (method.multipliers_on, method.keep_on)
     )
     return replace(method, multipliers_on=multipliers_on, keep_on=keep_on)
+
+
+def renamed(recipe: Recipe) -> Recipe:
+    """The recipe, with the splits that it names called as they are here."""
+    return replace(recipe, only_at_end=tuple(dict.fromkeys(map(name_of, recipe.only_at_end))))
 
 
 def steered(methods: Sequence[Method]) -> list[str]:

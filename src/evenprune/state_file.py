@@ -15,6 +15,7 @@ from evenprune.reading import listed, quoted
 from evenprune.tally import InputProblems
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")  # what torch.save writes, as people call it
+AGAIN = "Copy it here again, or save the weights anew: torch.save(model.state_dict(), 'weights.pt')"
 SAVED = "save the state dict alone: torch.save(model.state_dict(), 'weights.pt')"
 
 
@@ -29,10 +30,15 @@ def read(path: str | Path) -> dict[str, Tensor]:
         raise InputProblems(
             [f"{shown} holds Python objects, which are never loaded, or is no checkpoint; {SAVED}"]
         ) from None
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).strip().split("\n")[0]
         endings = "" if pickled else f" (files that torch.save wrote end in {' or '.join(PICKLED[:2])})"
         raise InputProblems([f"{shown} cannot be read as {kind}: {reason}{endings}"]) from None
+    except Exception as error:  # to read what was cut or damaged can end in any
+        reason = f"{type(error).__name__} {error}".strip().split("\n")[0]
+        raise InputProblems(
+            [f"{shown} cannot be read as {kind} ({quoted(reason, 200)}): is it cut or damaged? {AGAIN}"]
+        ) from None
     return _state(state, shown)
 
 
@@ -43,7 +49,9 @@ def _unpickled(path: str | Path) -> Any:
 
 
 def _state(state: Any, shown: str) -> dict[str, Tensor]:
-    if isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values()):
+    if isinstance(state, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
+    ):
         return dict(state)
     held = f" with {listed(list(state), 5)}" if isinstance(state, Mapping) else ""
     raise InputProblems([f"{shown} holds {type(state).__name__}{held}, not tensors by name; {SAVED}"])

@@ -31,9 +31,10 @@ def idle_multipliers(
     """That a method broke its bound while its multipliers hardly moved, and a dual step to try.
 
     gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow.
-    sums: Σ|λ| at the end of each run. steps: that the multipliers had.
+    sums: Σ|λ| at the end of each run. steps: that the multipliers had;
+    without any, as where pruning lasts to the end, they could not have moved.
     """
-    if not constrains_gaps(method) or not gaps or not sums:
+    if not constrains_gaps(method) or not gaps or not sums or not steps:
         return []
     gap, reached = statistics.fmean(gaps), statistics.fmean(sums)
     if gap <= method.tolerance + 1e-9 or reached >= IDLE:

@@ -49,7 +49,8 @@ def load(
         every call, in whatever order the images are listed.
     heldout_share: share of each class that is drawn as the held-out split, "validation", beside the test
         samples, which stay the same. Where the data tells training and test samples apart but holds none
-        out, it is drawn of the training samples, which a note tells.
+        out, it is drawn of the training samples, which a note tells: a dense model that was trained on them
+        has seen the held-out ones.
     bins: columns of groups whose numbers are put into ranges, such as {"age": [18, 30, 45], "income": 4}: by
         where the ranges begin, or by a number of ranges with about as many training samples in each.
     merge_below: groups (intersections, if there are several columns) with fewer training samples become one,
@@ -157,10 +158,11 @@ def from_arrays(
 ) -> Loaded:
     """Arrays [N, height, width, 3], [N, 3, height, width] or [N, height, width] of bytes; or any numbers.
 
-    Bytes are divided by 255 when they are used; all other numbers are taken as they are, as float32.
+    Bytes are divided by 255 when they are used; all other numbers are taken as they are, as float32. What
+    need not be converted or put in order shares memory with the arrays.
     labels: one class per sample, whole numbers or texts; one-hot rows are refused.
-    groups: columns by name (a mapping or a data frame), or one column; in whole numbers −1 stands for a
-        missing value, as prune() takes it. Notes of groups.binned and groups.merge_below stay with them.
+    groups: columns by name (a mapping or a data frame), or one column; in whole numbers from −1 on, −1
+        stands for a missing value, as prune() takes it. Notes of groups.binned and groups.merge_below stay.
     split: train, test or validation for each sample; without it one is drawn, by the places of the samples.
     heldout_share: share of each class that is held out beside the test samples; see load().
     """
@@ -174,4 +176,6 @@ def from_arrays(
         bins=bins,
         merge_below=merge_below,
     )
-    return labelled_arrays.loaded(images, labels, columns, split, wishes=wishes)
+    return labelled_arrays.loaded(
+        images, labels, columns, split, wishes=wishes, arranged=huggingface.channels_first
+    )

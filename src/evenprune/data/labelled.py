@@ -252,7 +252,9 @@ def _held_out(
     own = drawn([names[place] for place in training], labels[training], wishes.held_out, wishes.seed)
     note = (
         f"{own.count('validation'):,} of {len(own):,} training samples were drawn as the held-out split, "
-        f"a share of {wishes.heldout_share:g} of each class: the data names no held-out samples itself."
+        f"a share of {wishes.heldout_share:g} of each class: the data names no held-out samples itself. "
+        "If the dense model was trained on these samples, gaps there are unlike those on unseen data: hold "
+        "samples out before the dense model is trained."
     )
     found = dict(zip(training, own, strict=True))
     return [found.get(place, split) for place, split in enumerate(splits)], note

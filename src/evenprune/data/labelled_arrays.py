@@ -1,7 +1,7 @@
 """Arrays of inputs, labels and groups to the splits that prune() takes: people's own, or those of an NPZ."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data.class_labels import SHOWN
-from evenprune.data.huggingface import channels_first
 from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
 from evenprune.groups import Column, renamed, to_array
 from evenprune.reading import listed, quoted
@@ -35,9 +34,13 @@ def loaded(
     *,
     wishes: Wishes,
     words: Words = Words(),  # noqa: B008 - frozen
+    arranged: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
 ) -> Loaded:
-    """The samples in splits by name; or one error with all that is wrong."""
-    values, problems = _inputs(inputs, words.inputs)
+    """The samples in splits by name; or one error with all that is wrong.
+
+    arranged: brings images into the order of axes that is wished for; None: the inputs keep their shape.
+    """
+    values, problems = _inputs(inputs, words.inputs, arranged)
     problems += [] if groups else ["groups is empty: give at least one column, such as {'race': race}"]
     given = {words.labels: labels} | {words.group.format(name): own for name, own in groups.items()}
     given |= {} if split is None else {"split": split}
@@ -57,7 +60,14 @@ def loaded(
         columns={name: _coded(own) for name, own in attributes.items() if own is not None},
         splits=_listed(sound.get("split")),
     )
-    return assemble(listing, lambda places: Inputs(values[places], np.arange(len(places))), wishes, problems)
+    return assemble(
+        listing, lambda places: Inputs(_taken(values, places), np.arange(len(places))), wishes, problems
+    )
+
+
+def _taken(values: NDArray[Any], places: Sequence[int]) -> NDArray[Any]:
+    """values[places]; without a copy where that is all of them in order."""
+    return values if np.array_equal(places, np.arange(len(values))) else values[places]
 
 
 def _listed(column: NDArray[Any] | None) -> list[Any] | None:
@@ -65,9 +75,9 @@ def _listed(column: NDArray[Any] | None) -> list[Any] | None:
 
 
 def _coded(column: NDArray[Any]) -> Any:
-    """In whole numbers −1 stands for a missing value, as prune() takes it. Notes on a column stay with it."""
+    """Of whole numbers from −1 on, −1 stands for a missing value, as prune() takes it; notes stay."""
     values = column.tolist()
-    if column.dtype.kind == "i":
+    if column.dtype.kind == "i" and column.size and column.min() == -1:
         values = [None if value == -1 else value for value in values]
     return renamed(column, values) if isinstance(column, Column) else values
 
@@ -100,8 +110,10 @@ def _nested(value: Any) -> bool:
 # --- inputs ---
 
 
-def _inputs(given: Any, name: str) -> tuple[NDArray[Any], list[str]]:
-    """Bytes [N, 3, height, width], or float32 of any shape [N, …]; and what is wrong with them."""
+def _inputs(
+    given: Any, name: str, arranged: Callable[[NDArray[Any]], NDArray[Any]] | None
+) -> tuple[NDArray[Any], list[str]]:
+    """Bytes or float32 [N, …]; and what is wrong with them."""
     each = isinstance(given, list | tuple) or getattr(given, "dtype", None) == np.dtype(object)
     array, problems = _stacked([to_array(one) for one in given], name) if each else (to_array(given), [])
     if not problems:
@@ -109,13 +121,13 @@ def _inputs(given: Any, name: str) -> tuple[NDArray[Any], list[str]]:
     if problems:
         return np.atleast_1d(array), problems
     try:
-        array = channels_first(array)
+        array = array if arranged is None else arranged(array)
     except InputProblems as error:
         return array, error.problems
     if array.dtype == np.uint8:
         return array, []
     with np.errstate(over="ignore"):  # what becomes infinite is refused later
-        return array.astype(np.float32), []
+        return array.astype(np.float32, copy=False), []
 
 
 def _number_problems(array: NDArray[Any], name: str) -> list[str]:

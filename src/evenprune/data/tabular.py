@@ -268,7 +268,7 @@ def _as_numbers(column: pl.Series, what: str) -> tuple[FloatArray, list[str]]:
 
 def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArray[np.float32], Description]:
     """The inputs of all rows, by what is known of the training rows; and what they are."""
-    blocks, names, notes = list[FloatArray](), list[str](), list[str]()
+    blocks, names, notes = list[NDArray[np.float32]](), list[str](), list[str]()
     scales, categories = dict[str, Scale](), dict[str, tuple[str | None, ...]]()
     problems = list[str]()
     for name in read.order:
@@ -291,8 +291,7 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
         names += own
     if problems:
         raise InputProblems(problems)
-    with np.errstate(over="ignore"):
-        inputs = np.concatenate(blocks, axis=1).astype(np.float32)
+    inputs = np.concatenate(blocks, axis=1)
     _check_finite(inputs, names)
     return inputs, Description(tuple(names), tuple(classes), scales, categories, tuple(notes))
 
@@ -307,22 +306,22 @@ def _scale(numbers: FloatArray) -> Scale:
     return Scale(unit * mean, unit * deviation, indicator)
 
 
-def _standardised(numbers: FloatArray, scale: Scale, name: str) -> tuple[FloatArray, list[str]]:
+def _standardised(numbers: FloatArray, scale: Scale, name: str) -> tuple[NDArray[np.float32], list[str]]:
     """[rows, 1], or [rows, 2] with the indicator."""
     missing = np.isnan(numbers)
     with np.errstate(over="ignore"):
-        values = (numbers - scale.mean) / (scale.deviation or 1.0)
-    columns = [np.where(missing, 0.0, values)]
-    columns += [missing.astype(float)] if scale.indicator else []
+        values = ((numbers - scale.mean) / (scale.deviation or 1.0)).astype(np.float32)
+    columns = [np.where(missing, np.float32(0), values)]
+    columns += [missing.astype(np.float32)] if scale.indicator else []
     return np.stack(columns, axis=1), [name, f"{name} (missing)"][: len(columns)]
 
 
 def _one_hot(
     codes: IntArray, texts: Sequence[str | None], categories: Sequence[str | None], name: str
-) -> tuple[FloatArray, list[str]]:
+) -> tuple[NDArray[np.float32], list[str]]:
     """[rows, categories]; a row of zeros where the category is not among them."""
     place = {category: i for i, category in enumerate(categories)}
-    table = np.zeros((len(texts), len(categories)))
+    table = np.zeros((len(texts), len(categories)), dtype=np.float32)
     for code, text in enumerate(texts):
         if text in place:
             table[code, place[text]] = 1
