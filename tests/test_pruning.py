@@ -139,7 +139,7 @@ def test_a_result_is_saved_as_page_data_or_text(result: Result, tmp_path: Path, 
 
 def test_a_setting_that_a_method_has_not_is_no_part_of_its_name() -> None:
     runs = [Run(method=replace(CEAG, multipliers_on=on), sparsity=0.5) for on in (None, "heldout")]
-    assert run_labels(runs) == ["CEAG, seed 0", "CEAG, multipliers_on heldout, seed 0"]
+    assert run_labels(runs) == ["CEAG, seed 0", "CEAG, on heldout, seed 0"]
 
 
 def test_methods_and_sparsities_that_differ_are_told_apart() -> None:

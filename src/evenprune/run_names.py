@@ -7,6 +7,8 @@ from evenprune.method import Method
 from evenprune.recipe import Run
 from evenprune.wording import percent
 
+SHORT = {"dual_lr": "step", "multipliers_on": "on"}  # settings that are often told, in a word
+
 
 def method_labels(runs: Sequence[Run]) -> list[str]:
     """The method of each run in words: its name, and the settings that tell it from another of that name."""
@@ -25,7 +27,8 @@ def _distinct_settings(method: Method, others: Iterable[Method]) -> list[str]:
     """Every setting of the method in which another one differs, as name and value, if it has any."""
     values, rest = vars(method), [vars(other) for other in others]
     told = {name: value for name, value in values.items() if value is not None}
-    return [f"{name} {value}" for name, value in told.items() if any(o[name] != value for o in rest)]
+    apart = {name: value for name, value in told.items() if any(o[name] != value for o in rest)}
+    return [f"{SHORT.get(name, name)} {value}" for name, value in apart.items()]
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
