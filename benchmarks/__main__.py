@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -34,8 +33,7 @@ ASKED_FOR = (
 )
 GROWING = ("gpu", "images_per_second", "fairgrape_procedure")
 NUMBERED = ("gpu",)  # take numbers
-HERE = Path(__file__).parent
-RESULTS = HERE / "results"
+RESULTS = Path(__file__).parent / "results"
 HEADINGS = ("what", "measured", "aim")
 
 Measurement = dict[str, Any]
@@ -101,6 +99,8 @@ def write(name: str, document: Measurement) -> None:
 
 
 def machine() -> dict[str, Any]:
+    from paper.runner import commit_here  # with torch, which what is measured may do without
+
     return {
         "cores": os.cpu_count(),
         "processor": platform.machine(),
@@ -109,15 +109,6 @@ def machine() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "commit": os.environ.get("EVENPRUNE_COMMIT") or commit_here(),  # a copy of a checkout has none
     }
-
-
-def commit_here() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
-    except OSError:  # no git
-        return None
-    return found.stdout.strip() or None
 
 
 def as_table(name: str, rows: Iterable[Sequence[str]], headings: Sequence[str] = HEADINGS) -> Table:

@@ -83,4 +83,4 @@ def test_a_file_that_was_cut_or_damaged_is_one_sentence_and_a_next_step(tmp_path
             assert "\n" not in problem
             assert "torch.save(model.state_dict(), 'weights.pt')" in problem
             kinds.add("is it cut or damaged? Copy it here again" in problem)
-    assert True in kinds
+    assert any(kinds)

@@ -5,16 +5,15 @@ columns.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from evenprune.data import folder_listing, huggingface, image_cache, labelled_arrays
 from evenprune.data.folder_listing import USUAL_SPLIT, Names
 from evenprune.data.image_cache import Corrupt
 from evenprune.data.image_pool import Progress
-from evenprune.data.labelled import Inputs, Loaded, Wishes, assemble
-from evenprune.group_rules import Bins
+from evenprune.data.labelled import Inputs, Loaded, Wanted, Wishes, assemble
 from evenprune.groups import as_columns
 
 __all__ = ["Loaded", "from_arrays", "from_huggingface", "load"]
@@ -28,16 +27,11 @@ def load(
     groups: str | Sequence[str],
     path: str = "path",
     split: str | None = USUAL_SPLIT,
-    bins: Mapping[str, Bins] | None = None,
-    merge_below: int | None = None,
-    classes: Sequence[str] | None = None,
-    test_share: float = 0.2,
-    heldout_share: float = 0.0,
-    seed: int = 0,
     image_size: int | None = None,
     cache: str | Path | None = None,
     corrupt: Corrupt = "refuse",
     progress: Progress | None = None,
+    **wanted: Unpack[Wanted],
 ) -> Loaded:
     """The images of a folder that a table (CSV, TSV, Parquet, JSON lines …) lists, in splits by name.
 
@@ -65,15 +59,7 @@ def load(
     """
     place, chosen = Path(folder), [groups] if isinstance(groups, str) else list(groups)
     names = Names(path, label, chosen, split)
-    wishes = Wishes(
-        groups=chosen,
-        classes=classes,
-        test_share=test_share,
-        heldout_share=heldout_share,
-        seed=seed,
-        bins=bins,
-        merge_below=merge_below,
-    )
+    wishes = Wishes(groups=chosen, **wanted)
     if table is None:
         found = folder_listing.by_folders(place, names)
     else:
@@ -100,16 +86,11 @@ def from_huggingface(
     label: str = "label",
     groups: str | Sequence[str],
     split: str | None = USUAL_SPLIT,
-    bins: Mapping[str, Bins] | None = None,
-    merge_below: int | None = None,
-    classes: Sequence[str] | None = None,
-    test_share: float = 0.2,
-    heldout_share: float = 0.0,
-    seed: int = 0,
     image_size: int | None = None,
     cache: str | Path | None = None,
     corrupt: Corrupt = "refuse",
     progress: Progress | None = None,
+    **wanted: Unpack[Wanted],
 ) -> Loaded:
     """A Dataset or DatasetDict of the package `datasets`, or a folder that save_to_disk wrote.
 
@@ -131,15 +112,7 @@ def from_huggingface(
             source=str(Path(data).absolute()) if isinstance(data, str | Path) else "",
         )
 
-    wishes = Wishes(
-        groups=chosen,
-        classes=classes,
-        test_share=test_share,
-        heldout_share=heldout_share,
-        seed=seed,
-        bins=bins,
-        merge_below=merge_below,
-    )
+    wishes = Wishes(groups=chosen, **wanted)
     return assemble(huggingface.listing(parts, label=label, groups=chosen, split=split), read, wishes)
 
 
@@ -149,12 +122,7 @@ def from_arrays(
     groups: Any,
     *,
     split: Any = None,
-    bins: Mapping[str, Bins] | None = None,
-    merge_below: int | None = None,
-    classes: Sequence[str] | None = None,
-    test_share: float = 0.2,
-    heldout_share: float = 0.0,
-    seed: int = 0,
+    **wanted: Unpack[Wanted],
 ) -> Loaded:
     """Arrays [N, height, width, 3], [N, 3, height, width] or [N, height, width] of bytes; or any numbers.
 
@@ -167,15 +135,7 @@ def from_arrays(
     heldout_share: share of each class that is held out beside the test samples; see load().
     """
     columns = as_columns(groups)
-    wishes = Wishes(
-        groups=list(columns),
-        classes=classes,
-        test_share=test_share,
-        heldout_share=heldout_share,
-        seed=seed,
-        bins=bins,
-        merge_below=merge_below,
-    )
+    wishes = Wishes(groups=list(columns), **wanted)
     return labelled_arrays.loaded(
         images, labels, columns, split, wishes=wishes, arranged=huggingface.channels_first
     )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,17 @@ class Listing:
     lost: Sequence[Any] = ()  # the splits of samples that should be here, but are a problem already
     classes: Sequence[str] | None = None  # names of the labels 0, 1, …, where the data itself has them
     notes: Sequence[str] = ()  # what the user should know of it
+
+
+class Wanted(TypedDict, total=False):
+    """What every reader of samples can be asked for besides its groups; folder.load explains it."""
+
+    bins: Mapping[str, Bins] | None
+    merge_below: int | None
+    classes: Sequence[str] | None
+    test_share: float
+    heldout_share: float
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)

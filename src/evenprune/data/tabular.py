@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import polars as pl
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from evenprune.data.arrays import Samples
 from evenprune.data.folder_listing import USUAL_SPLIT
-from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
+from evenprune.data.labelled import Inputs, Listing, Loaded, Wanted, Wishes, assemble
 from evenprune.formats import Table, missing_columns, open_table, refused
-from evenprune.group_rules import Bins
 from evenprune.groups import MISSING, factorize, natural_key
 from evenprune.reading import listed, quoted
 from evenprune.spelling import repeated, spellings
@@ -73,12 +72,7 @@ def load(
     categorical: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
     split: str | None = USUAL_SPLIT,
-    bins: Mapping[str, Bins] | None = None,
-    merge_below: int | None = None,
-    classes: Sequence[str] | None = None,
-    test_share: float = 0.2,
-    heldout_share: float = 0.0,
-    seed: int = 0,
+    **wanted: Unpack[Wanted],
 ) -> Tabular:
     """The rows of a table in splits by name: float32 [N, features], class ids, columns of groups.
 
@@ -123,15 +117,7 @@ def load(
         columns={name: frame[name].to_list() for name in chosen if name in frame.columns},
         splits=None if split is None or split not in frame.columns else frame[split].to_list(),
     )
-    wishes = Wishes(
-        groups=chosen,
-        classes=classes,
-        test_share=test_share,
-        heldout_share=heldout_share,
-        seed=seed,
-        bins=bins,
-        merge_below=merge_below,
-    )
+    wishes = Wishes(groups=chosen, **wanted)
     loaded = assemble(listing, _places, wishes, problems + found)  # the inputs are rows of the table, for now
     rows: dict[str, IntArray] = {name: places for name, (places, _, _) in loaded.items()}
     inputs, description = _encoded(read, rows["train"], loaded.classes)
