@@ -26,7 +26,12 @@ STAGES = {"16": (16, 32), "32": (32, 16), "64": (64, 8)}  # channels of a run, s
 # The images that each part reads and writes: what the floor is made of.
 PASSES = {"moments": 1, "apply": 2, "apply, residual": 3, "back": 5, "back, residual": 8}
 TILES = [fused_norm.TILE, *itertools.product((32, 64, 128), (4, 8), (1,))]
-SUMS = [fused_norm.SUMS, *itertools.product((32, 64), (4, 8), (1,), (264, 528, 1056))]
+SUMS = [
+    *itertools.product((64,), (8,), (1, 3, 4), (264,), (32, 64)),
+    *itertools.product((64,), (4, 8), (3, 4), (528,), (128,)),
+    *itertools.product((128,), (8,), (1, 2, 3), (264,), (64,)),
+    (32, 8, 4, 528, 64),
+]
 
 
 class Stage:
@@ -119,7 +124,8 @@ def tune() -> None:
         stage = Stage(name, runs)
         for kind, settings, parts in (
             ("TILE", TILES, ("apply", "apply, residual")),
-            ("SUMS", SUMS, ("moments", "back", "back, residual")),
+            ("MOMENTS", SUMS, ("moments",)),
+            ("BACK_SUMS", SUMS, ("back", "back, residual")),
         ):
             usual = getattr(fused_norm, kind)
             for setting in settings:

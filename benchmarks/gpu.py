@@ -12,14 +12,14 @@ kernels            the busiest of one step, and the time of all of them together
 caches             whether kernels compiled by an earlier process were at hand
 
 The fleet of 25 is measured twice: as Recipe has it, and with compile=True. `python -m benchmarks gpu 1 25` is
-of these fleets only. Measurements add up in results/gpu.json, and each grows fleet by fleet.
+of these fleets only, as Recipe has them. Measurements add up in results/gpu.json; each grows fleet by fleet.
 Needs a CUDA device. Samples are random images on the device: speed does not depend on what they show.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,18 +143,18 @@ def short_fit(make: Make, runs: int, recipe: Recipe, train: Split, test: Split) 
     return {"seconds": whole, "epochs_s": each, "epoch_s": each[1]}
 
 
-def ways(fleets: Iterable[int]) -> list[tuple[str, int, dict[str, Any]]]:
-    """Name, runs, and what is not as Recipe has it."""
+def ways(fleets: Sequence[int]) -> list[tuple[str, int, dict[str, Any]]]:
+    """Name, runs, and what is not as Recipe has it; all of them where no fleets are asked for."""
     found: list[tuple[str, int, dict[str, Any]]] = []
-    for runs in fleets:
+    for runs in fleets or FLEETS:
         found.append((f"fleet of {runs}", runs, {}))
-        if runs == MAIN:
+        if runs == MAIN and not fleets:
             found.append((f"fleet of {runs}, compile=True", runs, {"compile": True}))
     return found
 
 
 def measured(
-    make: Make, fleets: Iterable[int], recipe: Recipe, train: Split, test: Split, *, rate: float
+    make: Make, fleets: Sequence[int], recipe: Recipe, train: Split, test: Split, *, rate: float
 ) -> Iterator[Figures]:
     """The measurement as far as it has come, after each fleet; rate: of copies, in bytes a second."""
     device = train.labels.device
@@ -210,7 +210,7 @@ def run(*fleets: int) -> Iterator[Figures]:
     train, test = (images(n, side=32, classes=CLASSES, device=device) for n in (SAMPLES, TEST))
     recipe = Recipe(evaluate_batch=1000)
     rate = copy_rate(device)
-    yield from measured(lambda: cifar_resnet56(CLASSES), fleets or FLEETS, recipe, train, test, rate=rate)
+    yield from measured(lambda: cifar_resnet56(CLASSES), fleets, recipe, train, test, rate=rate)
 
 
 # --- what is printed ---

@@ -89,7 +89,8 @@ def whole_network_error() -> float:
 
 
 if __name__ == "__main__":
-    fused_norm.TILE, fused_norm.SUMS = (1, 4, 1), (1, 4, 1, 6)
+    fused_norm.TILE = (1, 4, 1)
+    fused_norm.MOMENTS = fused_norm.BACK_SUMS = (1, 4, 1, 6, 128)
     acts, ways = ("none", "relu", "relu6"), [*itertools.product((True, False), (True, False))]
     cases = [(SIZES[0], act, *way) for act in acts for way in ways]
     cases += [(size, acts[i % 3], *way) for size in SIZES[1:] for i, way in enumerate(ways)]

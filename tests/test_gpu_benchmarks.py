@@ -119,11 +119,12 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def fleet(make: Any, runs: int, recipe: Recipe, *splits: Any) -> Any:
         return out_of_memory() if runs == 3 or recipe.compile else real(make, runs, recipe, *splits)
 
-    for name, value in {"fleet": fleet, "MAIN": 2, "PROFILED": (1, 2), "TURNS": 2, "PER_TURN": 3}.items():
+    told = {"fleet": fleet, "FLEETS": (3, 1, 2), "MAIN": 2, "PROFILED": (1, 2), "TURNS": 2, "PER_TURN": 3}
+    for name, value in told.items():
         monkeypatch.setattr(gpu, name, value)
     train, test = small_images(400), small_images(50)
-    told = gpu.measured(small, (3, 1, 2), SMALL, train, test, rate=4e12)
-    return [json.loads(json.dumps(state)) for state in told]
+    grown = gpu.measured(small, (), SMALL, train, test, rate=4e12)
+    return [json.loads(json.dumps(state)) for state in grown]
 
 
 def test_a_measurement_grows_fleet_by_fleet_and_goes_on_where_memory_ends(
@@ -190,13 +191,14 @@ def test_a_compiled_loop_is_told_from_a_plain_one(switch: bool) -> None:
     assert gpu_loop.is_compiled(loop) is switch
 
 
-def test_the_fleet_of_25_is_also_compiled() -> None:
-    assert [(way, changes) for way, _, changes in gpu.ways((1, 25, 45))] == [
-        ("fleet of 1", {}),
+def test_the_fleet_of_25_is_also_compiled_unless_fleets_are_named() -> None:
+    assert [(way, changes) for way, _, changes in gpu.ways(())][2:] == [
+        ("fleet of 10", {}),
         ("fleet of 25", {}),
         ("fleet of 25, compile=True", {"compile": True}),
         ("fleet of 45", {}),
     ]
+    assert [way for way, *_ in gpu.ways((25, 1))] == ["fleet of 25", "fleet of 1"]
 
 
 def made_up(step: float, **more: Any) -> dict[str, Any]:

@@ -302,3 +302,37 @@ def test_wrong_arguments_are_named() -> None:
         masks.apply_(nn.Sequential(layer))
     with pytest.raises(ValueError, match="must not be negative"):
         schedule(-1, final=0.5, last=3)
+
+
+def test_weights_meet_masks_of_their_own_kind_that_stay_in_place() -> None:
+    """One kernel serves pairs of the same type and layout; graphs read them where they were."""
+    model = small_cnn().to(memory_format=torch.channels_last)
+    masks = Masks.of(model)
+    masks.prune_(model, 0.5)
+    weights = [model.get_parameter(layer.name) for layer in masks.layers]
+    kept = masks._factors(weights)
+    assert [(k.dtype, k.stride()) for k in kept] == [(w.dtype, w.stride()) for w in weights]
+    places = [k.data_ptr() for k in kept]
+    masks.prune_(model, 0.9)
+    again = masks._factors(weights)
+    assert [k.data_ptr() for k in again] == places
+    assert all(torch.equal(k.bool(), masks[layer.name]) for k, layer in zip(again, masks.layers, strict=True))
+
+
+def test_masks_that_were_read_or_moved_are_followed() -> None:
+    model = small_cnn()
+    masks, other = Masks.of(model), Masks.of(model)
+    masks.apply_(model)
+    other.prune_(copy.deepcopy(model), 0.5)
+    masks.load_state_dict(other.state_dict())
+    masks.apply_(model)
+    zeros = [int((model.get_parameter(layer.name) == 0).sum()) for layer in masks.layers]
+    assert zeros == [pruned_count(0.5, layer.size) for layer in masks.layers]
+    wide = copy.deepcopy(model).double()
+    copied = copy.deepcopy(masks)
+    copied.prune_(wide, 0.75)
+    copied.apply_(wide)
+    kept = copied._factors([wide.get_parameter(layer.name) for layer in masks.layers])
+    assert {k.dtype for k in kept} == {torch.float64}
+    assert torch.allclose(copied.sparsity, torch.tensor(0.75, dtype=torch.float64), atol=0.01)
+    assert torch.allclose(masks.sparsity, torch.tensor(0.5, dtype=torch.float64), atol=0.01)

@@ -29,11 +29,12 @@ else:  # no GPU, or a build of torch without Triton
 Act = Literal["none", "relu", "relu6"]
 CODES: dict[Act, int] = {"none": 0, "relu": 1, "relu6": 2}
 MOST_ELEMENTS = 2**31 - 1  # places are 32-bit numbers
-# Rows of the widest tile (narrower ones have more), warps, stages; and for sums, programs in all.
-TILE = (64, 4, 1)
-SUMS = (64, 8, 3, 528)
+# Rows of the widest tile (narrower ones have more), warps, stages; and for sums, programs in all, and the
+# most chunks, a power of two: the last program adds them up.
+TILE = (32, 4, 1)
+MOMENTS = (64, 8, 3, 264, 64)
+BACK_SUMS = (64, 8, 3, 264, 64)
 WIDEST, WASTE = 64, 0.15  # columns of a tile: the most, and the share of them that may lie beyond the last
-MOST_CHUNKS = 128  # that one program adds up: a power of two
 
 
 class NormAct(nn.BatchNorm2d):
@@ -142,9 +143,9 @@ def tile_rows(rows: int, wide: int) -> int:
     return rows * WIDEST // wide
 
 
-def chunks_of(table: Table, block: int, programs: int) -> tuple[int, int]:
+def chunks_of(table: Table, block: int, programs: int, most: int) -> tuple[int, int]:
     """Rows of a chunk, a multiple of the tile's; and chunks."""
-    wanted = min(MOST_CHUNKS, max(1, programs // table.across))
+    wanted = min(most, max(1, programs // table.across))
     rows = -(-table.rows // (wanted * block)) * block
     return rows, -(-table.rows // rows)
 
@@ -158,13 +159,13 @@ class Sums(NamedTuple):
     settings: dict[str, int]
 
     @classmethod
-    def of(cls, table: Table, device: torch.device) -> Sums:
-        rows, warps, stages, programs = SUMS
+    def of(cls, table: Table, device: torch.device, setting: tuple[int, int, int, int, int]) -> Sums:
+        rows, warps, stages, programs, most = setting
         block = tile_rows(rows, table.wide)
-        chunk, chunks = chunks_of(table, block, programs)
+        chunk, chunks = chunks_of(table, block, programs, most)
         part = torch.empty(chunks, 2, table.columns, dtype=torch.float32, device=device)
-        told = {"CHUNKS": MOST_CHUNKS, "BLOCK": block, "WIDE": table.wide}
-        return cls((table.across, chunks), chunk, part, {**told, "num_warps": warps, "num_stages": stages})
+        told = {"CHUNKS": most, "BLOCK": block, "WIDE": table.wide, "STAGES": stages, "num_warps": warps}
+        return cls((table.across, chunks), chunk, part, told)
 
 
 def tiles(table: Table) -> tuple[tuple[int], dict[str, int]]:
@@ -179,7 +180,7 @@ def tiles(table: Table) -> tuple[tuple[int], dict[str, int]]:
 def batch_moments(norm: nn.BatchNorm2d, x: Tensor, tickets: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and 1 / √(variance + eps) of every channel; the running statistics move on."""
     table = Table.of(x)
-    sums = Sums.of(table, x.device)
+    sums = Sums.of(table, x.device, MOMENTS)
     mean, scale = (torch.empty(table.columns, dtype=torch.float32, device=x.device) for _ in range(2))
     norm_kernels.moments[sums.grid](
         x, sums.part, tickets, mean, scale, norm.running_mean, norm.running_var, norm.num_batches_tracked,
@@ -230,7 +231,7 @@ def back(
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """Gradients of x and of the residual; and [2, columns], those of bias and weight."""
     table = Table.of(x)
-    how = Sums.of(table, x.device)
+    how = Sums.of(table, x.device, BACK_SUMS)
     sums = torch.empty(2, table.columns, dtype=torch.float32, device=x.device)
     dy, other = given[0], given[1] if len(given) > 1 else None
     keep = other is not None or (has_residual and act != "none")

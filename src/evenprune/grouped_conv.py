@@ -41,10 +41,18 @@ GATHER_BACK = (64, 4, 3, 528)  # pixels at a time, warps, stages, programs in al
 # walk_back: pixels of a row at a time, rows of a program, warps, stages, programs in all.
 # Both by channels, and whether there are few runs; the padded 4 channels of a first layer count as 16. Where
 # walk serves many runs and walk_back does not, the gradient of the weight is cuDNN's. Measured on one H200
-# (benchmarks/results/walk_settings.json; walk_back before it fetched rows ahead); not tried with few runs,
-# where gather serves.
-WALK = {(16, False): (32, 16, 2, 3), (32, False): (16, 16, 2, 3)}
-WALK_BACK = {(16, False): (64, 16, 2, 1, 4224)}
+# (benchmarks/results/walk_settings.json, and walk_settings_1.json for a single run).
+WALK = {
+    (16, False): (32, 16, 2, 3),
+    (32, False): (16, 16, 2, 3),
+    (16, True): (16, 8, 1, 3),
+    (32, True): (16, 4, 2, 3),
+}
+WALK_BACK = {
+    (16, False): (32, 16, 2, 1, 2112),
+    (16, True): (64, 16, 4, 1, 1056),
+    (32, True): (32, 8, 2, 1, 1056),
+}
 
 
 class Shape(NamedTuple):

@@ -132,6 +132,8 @@ class Masks(nn.Module):
         self.layers = tuple(layers)
         self.runs = runs
         self.unprunable = unprunable
+        self._kept: list[Tensor] = []  # the masks as numbers
+        self._followed: list[tuple[Tensor, int]] = []  # the masks that these were, and in which version
 
     @classmethod
     def of(
@@ -197,7 +199,23 @@ class Masks(nn.Module):
     def apply_(self, model: nn.Module) -> None:
         """Set pruned weights to zero, in place; call it after each optimizer step. No wait for the device."""
         if self.layers:
-            torch._foreach_mul_(self._weights(model), [self[layer.name] for layer in self.layers])
+            weights = self._weights(model)
+            torch._foreach_mul_(weights, self._factors(weights))
+
+    def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
+
+        They stay where they are, for graphs that read them, and follow the masks when these have changed.
+        """
+        masks = [self[layer.name] for layer in self.layers]
+        if torch.compiler.is_compiling():
+            return masks
+        if not _same(self._followed, masks):
+            if [_kind(kept) for kept in self._kept] != [_kind(weight) for weight in weights]:
+                self._kept = [torch.empty_like(weight, requires_grad=False) for weight in weights]
+            torch._foreach_copy_(self._kept, masks)
+            self._followed = [(mask, mask._version) for mask in masks]
+        return self._kept
 
     def check_reachable(
         self, sparsity: Sparsity, *, scope: Scope = "layer", pattern: Pattern | None = None
@@ -310,6 +328,18 @@ def sparsity_per_run(sparsity: Sparsity, runs: int) -> list[float]:
     if wrong:
         raise SparsityNotReachable(f"Sparsity {wrong} is not reachable: give values in [0, 1).")
     return values * runs if len(values) == 1 else values
+
+
+def _same(followed: Sequence[tuple[Tensor, int]], masks: Sequence[Tensor]) -> bool:
+    """Whether these are the masks that were followed, unchanged since. Looks at no values."""
+    return len(followed) == len(masks) and all(
+        before is mask and version == mask._version
+        for (before, version), mask in zip(followed, masks, strict=True)
+    )
+
+
+def _kind(weight: Tensor) -> tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]:
+    return weight.dtype, weight.device, weight.shape, weight.stride()
 
 
 def _key(name: str) -> str:

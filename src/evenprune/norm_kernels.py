@@ -58,7 +58,7 @@ def _sums_of(part, column, columns, chunks, CHUNKS: tl.constexpr):
 @triton.jit
 def moments(
     x, part, tickets, mean, scale, running_mean, running_var, batches, rows, columns, chunk, momentum, eps,
-    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """part[chunk] = (mean, Σ (x - mean)²) of every column over one chunk of rows; of all rows at the end.
 
@@ -70,7 +70,7 @@ def moments(
     first = tl.load(x + begin * columns + column, mask=known, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK, WIDE), dtype=tl.float32)
     square = total
-    for start in tl.range(0, chunk, BLOCK):
+    for start in tl.range(0, chunk, BLOCK, num_stages=STAGES):
         row = begin + start + tl.arange(0, BLOCK)
         at, inside = _tile(row, column, rows, columns)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -146,7 +146,7 @@ def apply(
 def back_sums(
     dy, other, x, y, grown, mean, scale, weight, bias, part, tickets, sums, rows, columns, chunk,
     OTHER: tl.constexpr, FROM_Y: tl.constexpr, KEEP: tl.constexpr, ACT: tl.constexpr,
-    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """part[chunk] = (Σ g, Σ g · z) of every column over one chunk of rows, g = (dy + other) · act'(p).
 
@@ -161,7 +161,7 @@ def back_sums(
     shift = tl.load(bias + column, mask=known, other=0.0)
     total = tl.zeros((BLOCK, WIDE), dtype=tl.float32)
     along = total
-    for start in tl.range(0, chunk, BLOCK):
+    for start in tl.range(0, chunk, BLOCK, num_stages=STAGES):
         row = begin + start + tl.arange(0, BLOCK)
         at, inside = _tile(row, column, rows, columns)
         g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
