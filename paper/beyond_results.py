@@ -22,7 +22,7 @@ HELD_OUT: results_file.Rule = (
     "a whole number, or a share between 0 and 1",
     lambda value: WHOLE[1](value) or (isinstance(value, float) and 0 < value < 1),
 )
-EXTRAS: dict[str, results_file.Rule] = {"image_size": WHOLE}
+EXTRAS: dict[str, results_file.Rule] = {"image_size": WHOLE, "diverged": WHOLE}
 RULES: dict[str, results_file.Rule] = {
     **dict.fromkeys(IDENTITY, ("there", lambda value: True)),
     "dataset": TEXT,

@@ -161,6 +161,7 @@ def trained_row(
         "constraint": constraint_of(method, view.start, answers),
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "kept_epoch": last if method.keep == "last" else fitted.kept_epoch,
+        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
     }
     return row_of(view.start, cell, answers, method, own | dict(shared))
 

@@ -27,6 +27,7 @@ def traces_of(
     told = [row["splits"].get("train", {}) for row in fitted.history]
     shared = {name: getattr(cell, name) for name in ("method", "sparsity", "seed", "buffer")}
     shared |= {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr}
+    shared |= {} if fitted.diverged is None else {"diverged": fitted.diverged}
     return [
         shared
         | {

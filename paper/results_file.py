@@ -270,7 +270,11 @@ RUN_RULES: dict[str, Rule] = {
     "versions": VERSIONS,
     "commit": _or_null(TEXT),
 }
-RUN_EXTRAS = {"overall": ('"macro", or absent', lambda value: value == "macro"), **IMAGE_SIZE}
+RUN_EXTRAS = {
+    "overall": ('"macro", or absent', lambda value: value == "macro"),
+    "diverged": WHOLE,
+    **IMAGE_SIZE,
+}
 DENSE_RULES: dict[str, Rule] = {
     "weights": TEXT,
     "sha256": TEXT,  # of the file of weights: what the runs started from

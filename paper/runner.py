@@ -199,6 +199,7 @@ def _found(start: Start, fitted: Fitted, cell: Cell) -> dict[str, Any]:
         "kept_epoch": fitted.kept_epoch if early else len(fitted.history) - 1,
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "multiplier_sum": fitted.history[-1]["multiplier_sum"],
+        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
     }
 
 

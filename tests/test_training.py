@@ -31,7 +31,7 @@ from evenprune.masks import Masks
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.training import Fitted, NotFinite, fit
+from evenprune.training import Fitted, fit
 from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
 from tests.twins.plain_loop import Plain
 
@@ -535,31 +535,6 @@ def test_evaluation_can_be_rarer_and_the_last_epoch_is_always_evaluated(problem:
     (one,) = fit(model, data, runs=run, recipe=recipe(evaluate_every=3), hooks=[hook])
     assert [bool(row["splits"]) for row in one.history] == [False, False, True, False, True]
     assert hook.told == [("start", 1, 5, 0), [0], [1], [2], [3], [4], "finish"]
-
-
-def test_a_loss_that_is_not_finite_stops_names_the_run_and_keeps_the_checkpoint(
-    tmp_path: Any, problem: Any
-) -> None:
-    from evenprune import checkpoint
-
-    model, data = problem
-    wild = methods.equalized(dual_lr=1e38, k=5, negative="keep")
-    runs = [Run(method=m, sparsity=0.5, seed=4) for m in (methods.nft(), wild, methods.nft_es(on="test"))]
-    hook = Recorder()
-    with pytest.raises(NotFinite) as caught:
-        fit(model, data, runs=runs, recipe=recipe(), folder=tmp_path, hooks=[hook])
-    said = str(caught.value)
-    assert "run 1 of 3 (method equalized, sparsity 0.5, seed 4)" in said
-    assert "run 0" not in said
-    assert "run 2" not in said
-    assert "epoch 2" in said
-    assert str(tmp_path / "checkpoint.safetensors") in said
-    assert said.endswith("or leave these runs out, in another folder.")
-    assert hook.told[-1] == "finish"
-    kept = checkpoint.load(tmp_path / "checkpoint.safetensors")
-    assert kept is not None
-    assert (kept["epoch"], kept["finished"]) == (2, False)
-    assert all(t.isfinite().all() for t in kept["network"].values() if t.is_floating_point())
 
 
 def test_all_problems_are_told_at_once(problem: Any) -> None:

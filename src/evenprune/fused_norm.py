@@ -32,8 +32,8 @@ MOST_ELEMENTS = 2**31 - 1  # places are 32-bit numbers
 # Rows of the widest tile (narrower ones have more), warps, stages; and for sums, programs in all, and the
 # most chunks, a power of two: the last program adds them up.
 TILE = (32, 4, 1)
-MOMENTS = (64, 8, 3, 264, 64)
-BACK_SUMS = (64, 8, 3, 264, 64)
+MOMENTS = (128, 8, 3, 264, 64)
+BACK_SUMS = (64, 4, 4, 528, 128)
 WIDEST, WASTE = 64, 0.15  # columns of a tile: the most, and the share of them that may lie beyond the last
 
 

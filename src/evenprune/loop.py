@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from evenprune import constraint, fairgrape
 from evenprune.compiling import compiled, compiles
 from evenprune.constraint import Plan, State
+from evenprune.divergence import Rest, nobody
 from evenprune.draws import augment_draws, balance_of, heldout_order, leaving_out, sample_order
 from evenprune.fleet import Fleet, Single
 from evenprune.folds import Folds
@@ -86,6 +87,7 @@ class Loop:
     totals: dict[str, Tensor]  # of the epoch so far, each [runs]
     now: Epoch
     parts: "Parts"
+    rest: Rest  # runs that have diverged
     teacher: Teacher | Teachers | None = None
     heldout: Heldout | None = None
     folds: Folds | None = None  # that some runs leave one out of
@@ -145,6 +147,7 @@ def build(
         parts=Parts(compiled(forward), weigh, compiled(mask))
         if compiles(network, recipe, train.labels.device)
         else Parts(forward, weigh, mask),
+        rest=nobody(len(runs), train.labels.device),
         teacher=teacher,
         heldout=heldout,
         folds=folds,
@@ -375,7 +378,7 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
         rows = constraint.multipliers(loop.plan, loop.state)  # [runs, rows]
         loop.now.trace.index_copy_(1, loop.now.place.view(1), rows.unsqueeze(1).to(loop.now.trace.dtype))
     loop.now.place.add_(1)
-    return weights.to(losses.dtype)
+    return (weights * loop.rest.awake).to(losses.dtype)
 
 
 def next_batch(loop: Loop) -> tuple[Tensor, Tensor]:

@@ -148,6 +148,7 @@ class Cell:
     verdicts: Mapping[str, int]  # of the test audits
     multiplier_sum: Spread | None = None
     negative_weights: Spread | None = None
+    diverged: int = 0  # seeds that keep weights of before their loss was not finite
     met_by_seed: tuple[SeedMet, ...] = ()
     tolerance: float | None = None  # that it is judged by
     worst: WorstGroup | None = None
@@ -239,6 +240,7 @@ def cell_of(
         verdicts={word: words.count(word) for word in ("pass", "inconclusive", "fail") if words},
         multiplier_sum=Spread.of(run.multiplier_sum for run in runs),
         negative_weights=Spread.of(run.negative_weights for run in runs),
+        diverged=sum(run.diverged is not None for run in runs),
         met_by_seed=met,
         tolerance=tolerance,
     )

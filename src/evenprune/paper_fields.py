@@ -72,6 +72,7 @@ RUN_EXTRAS = {
     "tolerance": _share, "dual_lr": _amount, "buffer": _whole, "seconds": _amount, "fleet": _count,
     "negative_weights": _whole, "multiplier_sum": _any_number, "versions": _object,
     "commit": _text, "overall": _overall, "image_size": _count, "recipe": _text, "epochs": _count,
+    "diverged": _whole,
     **{f"group_accuracy.{s}": _list_of(_share, gaps=True) for s in SPLITS},
     **{f"changes.{s}.{what}": _list_of(_whole) for s in SPLITS for what in ("samples", "broke", "fixed")},
 }  # fmt: skip
@@ -91,7 +92,7 @@ TRACE = {
     "stride": _count, "steps_per_epoch": _count, "first_epoch": _whole,
 }  # fmt: skip
 TRACE_EXTRAS = {
-    "buffer": _whole, "tolerance": _share, "group": _text,
+    "buffer": _whole, "tolerance": _share, "group": _text, "diverged": _whole,
     "pairwise_disparity": _list_of(_between(0, 2), gaps=True), "max_excess_gap": _list_of(_gap, gaps=True),
 }  # fmt: skip
 

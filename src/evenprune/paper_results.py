@@ -26,7 +26,7 @@ from evenprune.wording import visible
 EPOCHS = 60  # of every run in the paper's tables
 PLAIN = (
     "tolerance", "dual_lr", "buffer", "seconds", "fleet", "negative_weights", "multiplier_sum", "commit",
-    "image_size", "recipe", "epochs",
+    "image_size", "recipe", "epochs", "diverged",
 )  # fields of a run that stay as they are  # fmt: skip
 MOST_PROBLEMS = 40  # lines of one error
 COUNTED_AS = {"NFT + ES": "NFT"}  # an earlier iterate of the same training
@@ -78,6 +78,7 @@ class Run:
     fleet: int | None = None
     negative_weights: int | None = None
     multiplier_sum: float | None = None
+    diverged: int | None = None  # the epoch whose loss was not finite: the run is of those before it
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
 
@@ -147,6 +148,7 @@ class Trace:
     first_epoch: int
     pairwise_disparity: tuple[float | None, ...] = ()
     max_excess_gap: tuple[float | None, ...] = ()
+    diverged: int | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def _dense(document: Json, task: Task) -> Dense:
 
 
 def _trace(document: Json) -> Trace:
-    values: dict[str, Any] = {key: document.get(key) for key in ("buffer", "tolerance", "group")}
+    values: dict[str, Any] = {key: document.get(key) for key in ("buffer", "tolerance", "group", "diverged")}
     for key in ("seed", "stride", "steps_per_epoch", "first_epoch"):
         values[key] = int(document[key])
     for key in ("multiplier", "pairwise_disparity", "max_excess_gap"):

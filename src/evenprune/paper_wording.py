@@ -140,7 +140,7 @@ def worst(group: WorstGroup) -> str:
 
 def multipliers(cell: Cell) -> list[str]:
     """The multipliers' sum at the end, and what is known of it before; the negative weights of all steps."""
-    said = []
+    said = [f"{cell.diverged} of {len(cell.seeds)} seeds diverged"] if cell.diverged else []
     end, negative = cell.multiplier_sum, cell.negative_weights
     if end is not None and end.mean:
         said.append(f"Σλ at the end {end.mean:.2f}{_above_one(cell, end)}")

@@ -20,7 +20,7 @@ from evenprune.samples import Samples
 from evenprune.selection import Candidate, Choice, choose, sentence
 from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
 from evenprune.training import Fitted
-from evenprune.training_notes import idle_multipliers, negative_weights
+from evenprune.training_notes import diverged, idle_multipliers, negative_weights
 from evenprune.verdict import STRICTNESS, Audit, Columns, Word
 from evenprune.wording import percent
 
@@ -151,7 +151,7 @@ class Result:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What the table does not say: few samples, shared ones, idle multipliers, negative weights."""
+        """What the table does not say: few or shared samples, multipliers that hardly acted, divergence."""
         train = len(self.samples.splits[TRAIN])
         steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
         found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
@@ -165,6 +165,7 @@ class Result:
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             counts = [run_figures.negative_weights(one) for one in trained]
             found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
+            found += diverged(label, {o.run.seed: o.diverged for o in trained if o.diverged is not None})
         return found
 
     def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
@@ -332,6 +333,7 @@ def _run(result: Result, fitted: Fitted, name: str, pages: Pages) -> dict[str, A
         ],
         "multiplier_sum": run_figures.multiplier_sum(fitted),
         "negative_weights": run_figures.negative_weights(fitted),
+        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
         "audits": {split: audit.to_dict() for split, audit in audits.items()},
         "pages": dict(pages.get(name, {})),
     }

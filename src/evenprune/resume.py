@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from evenprune import divergence
 from evenprune.checkpoint import DifferentExperiment
 from evenprune.loop import Loop
 from evenprune.reference import DenseReference
@@ -47,6 +48,7 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "network": loop.network.state_dict(),
         "masks": loop.masks.state_dict(),
         "best": {k: v for k, v in loop.best.items() if k != "network" or not memory.finished},
+        "diverged": loop.rest.since,
     }
     if memory.finished:
         return tree
@@ -55,6 +57,7 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "scheduler": None if loop.scheduler is None else loop.scheduler.state_dict(),
         "constraint": loop.state,
         "totals": loop.totals,
+        "good": loop.rest.good if memory.step else {},  # between epochs it is the network
         "trace": loop.now.trace,
         "random": random_state(loop.device),
     }
@@ -89,6 +92,9 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
     """Put every tensor of the loop back where it was; tensors keep their places in memory."""
     loop.network.load_state_dict(saved["network"])
     loop.masks.load_state_dict(saved["masks"])
+    if "diverged" in saved:  # old checkpoints have none
+        loop.rest.since.copy_(saved["diverged"])
+        loop.rest.awake[loop.rest.runs] = 0
     if saved["finished"]:
         loop.best = saved["best"]
         return
@@ -102,6 +108,8 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
     _copy_all(loop.totals, saved["totals"])
     if loop.now.trace is not None:
         loop.now.trace.copy_(saved["trace"])
+    if saved["epoch"] >= loop.recipe.pruning_epochs:
+        divergence.remember(loop.rest, saved.get("good") or loop.network.state_dict())
     set_random_state(saved["random"], loop.device)
 
 

@@ -5,6 +5,7 @@ import copy
 import gc
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from evenprune import checkpoint, fleet, lineup, resume
+from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume
 from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.draws import seed_of
 from evenprune.heldout import Heldout
@@ -43,10 +44,11 @@ from evenprune.trackers import Hook, MetricsFiles
 
 __all__ = ["Fitted", "NotFinite", "fit", "identify"]
 SHARE_FOR_DATA = 0.5  # of the device's free memory
+log = logging.getLogger("evenprune")
 
 
 class NotFinite(RuntimeError):
-    """A loss or a weight became NaN or infinite."""
+    """A loss or a weight became NaN or infinite, and nothing could be kept."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Fitted:
     kept_epoch: int  # the epoch whose weights these are
     last: dict[str, Predictions]  # by split, of the last iterate: the same, unless an earlier one is kept
     trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
+    diverged: int | None = None  # the epoch whose loss or weights were not finite: all this is of before
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,9 @@ def fit(
 
     A run without a fold starts from the dense model of that fold. Runs whose multipliers follow folds have
     companions, which train in the same network and are not returned: see folds.py and companions.py.
+
+    A run that diverges after pruning has ended keeps the weights of its last good epoch (`Fitted.diverged`),
+    and the others go on; where it happens earlier, or to all of them, NotFinite is raised.
     """
     place = torch.device(device)
     recipe = (recipe or Recipe()).on(place)
@@ -129,6 +135,10 @@ def fit(
             fitted += _fit_fleet(job)
             if on_gpu:  # a captured step refers to itself; its memory is for the next fleet
                 gc.collect()
+    if all(one.diverged is not None for one in fitted):
+        lines = [f"run {i} of {len(runs)} ({one.run}), epoch {one.diverged}" for i, one in enumerate(fitted)]
+        path = None if home is None else home / "checkpoint.safetensors"
+        raise NotFinite(_not_finite("", lines, path, home))
     return fitted
 
 
@@ -232,15 +242,14 @@ def _fits(job: Job) -> bool:
 
 def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> None:
     hooks = [*job.hooks, *([MetricsFiles(job.folder)] if job.folder else [])]
-    own = own_rows(loop)[: len(job.runs)]  # companions are not told of
-    past = [[of_run(row, i, rows) for i, rows in enumerate(own)] for row in memory.history]
+    past = [_told(loop, job, row) for row in memory.history]
     try:
         for hook in hooks:
             hook.start(job.runs, job.recipe.epochs, past)
         answers = {name: Answers(loop.network, split, job.recipe) for name, split in splits.items()}
-        while memory.epoch < job.recipe.epochs:
+        while memory.epoch < job.recipe.epochs and bool((loop.rest.since[: len(job.runs)] < 0).any()):
             row = _epoch(loop, memory, job, answers)
-            told = [of_run(row, i, rows) for i, rows in enumerate(own)]
+            told = _told(loop, job, row)
             for hook in hooks:
                 hook.epoch(told)
         if loop.best:
@@ -252,6 +261,15 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
     finally:
         for hook in hooks:
             hook.finish()
+
+
+def _told(loop: Loop, job: Job, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """An epoch of the runs that were asked for; rows of runs that rest say since when."""
+    told = [of_run(row, i, rows) for i, rows in enumerate(own_rows(loop)[: len(job.runs)])]
+    for one, since in zip(told, loop.rest.since.tolist(), strict=False):
+        if 0 <= since <= one["epoch"]:
+            one["diverged"] = since
+    return told
 
 
 def _answered(answers: Mapping[str, Answers], job: Job) -> dict[str, resume.Answers]:
@@ -278,7 +296,8 @@ def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers])
             and memory.step < loop.steps
         ):
             _save(loop, memory, job)
-    _stop_if_broken(loop, memory, job)
+    _lay_down_broken(loop, memory, job)
+    divergence.end_epoch(loop.rest, loop.network, final=memory.epoch >= recipe.pruning_epochs - 1)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
     wanted = [name for name in answers if due and name not in recipe.only_at_end]
     found = {name: scores(answers[name].split, *answers[name](), memory.dense[name]) for name in wanted}
@@ -300,57 +319,81 @@ def _step_scheduler(loop: Loop, row: Mapping[str, Any]) -> None:
     if loop.scheduler is None or loop.recipe.scheduler_steps == "batch":
         return
     if isinstance(loop.scheduler, ReduceLROnPlateau):
-        loop.scheduler.step(float(row["loss"].mean()))
+        loop.scheduler.step(float(row["loss"].nanmean()))  # of runs that have not diverged in it
     else:
         loop.scheduler.step()
 
 
 def _save(loop: Loop, memory: Memory, job: Job) -> None:
     """Replace the checkpoint; never by one that holds NaN."""
-    _stop_if_broken(loop, memory, job)
+    _lay_down_broken(loop, memory, job)
     if job.path is not None:
         job.path.parent.mkdir(parents=True, exist_ok=True)
         checkpoint.save(job.path, resume.snapshot(loop, memory, identity=job.identity))
 
 
-def _stop_if_broken(loop: Loop, memory: Memory, job: Job) -> None:
+def _lay_down_broken(loop: Loop, memory: Memory, job: Job) -> None:
+    """Runs whose loss or weights are not finite rest from now on; those that cannot stop everything."""
     found = broken(loop.network.parameters(), loop.totals, loop.now.place)
     if not found:
         return
-    lines = [
-        f"- run {i} of {len(loop.runs)} ({loop.runs[i]}), by step {step} of {loop.steps}" for i, step in found
-    ]
+    lines = [f"run {i} of {len(loop.runs)} ({loop.runs[i]}), by step {at} of {loop.steps}" for i, at in found]
+    if not loop.rest.good or any(i >= len(job.runs) for i, _ in found):  # a companion has no result
+        raise NotFinite(_not_finite(f" in epoch {memory.epoch}", lines, job.path, job.folder))
+    fresh = constraint.init(loop.plan)
+    states = [(tensor, fresh[name]) for name, tensor in loop.state.items()]
+    for (run, _), line in zip(found, lines, strict=True):
+        log.warning("Not finite in epoch %d: %s. It rests at its last good epoch.", memory.epoch, line)
+        divergence.lay_down(
+            loop.rest, run, memory.epoch, network=loop.network, optimizer=loop.optimizer, states=states
+        )
+        loop.totals["broken_at"][run] = -1
+
+
+def _not_finite(when: str, lines: Sequence[str], checkpoint: Path | None, folder: Path | None) -> str:
     kept = "There is no checkpoint"
-    if job.path is not None and job.path.exists():
-        kept = f"The last good checkpoint is {job.path}"
+    if checkpoint is not None and checkpoint.exists():
+        kept = f"The last good checkpoint is {checkpoint}"
     # Other settings are another experiment, which this folder would refuse.
-    elsewhere = "" if job.folder is None else ", in another folder"
-    raise NotFinite(
-        f"The loss or the weights are not finite in epoch {memory.epoch}:\n"
-        + "\n".join(lines)
-        + f"\n{kept}. "
+    elsewhere = "" if folder is None else ", in another folder"
+    return (
+        f"The loss or the weights are not finite{when}:\n- " + "\n- ".join(lines) + f"\n{kept}. "
         f"Lower the learning rate or the dual step, set recipe.clip_norm, or leave these runs out{elsewhere}."
     )
 
 
 def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
     over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
-    fitted, own = [], own_rows(loop)
-    for i, run in enumerate(job.runs):
-        kept_answers = _predictions(memory.final, i, job.data.evaluate)
-        last_answers = kept_answers if not loop.best else {}
-        if memory.last:
-            last_answers = _predictions(memory.last, i, job.data.evaluate)
-        model = fleet.extract(loop.network, i).cpu().eval()
-        history = [of_run(row, i, own[i]) for row in memory.history]
-        best = int(loop.best["epoch"][i]) if loop.best else -1
-        kept = best if best >= 0 else job.recipe.epochs - 1
-        masks, multipliers = loop.masks.extract(i).cpu(), over_time[i][:, own[i]]
-        trace = torch.cat([part[i][:, own[i]] for part in memory.traces]) if memory.traces else None
-        fitted.append(
-            Fitted(run, model, masks, history, multipliers, kept_answers, kept, last_answers, trace)
-        )
-    return fitted
+    own, told = own_rows(loop), loop.rest.since.tolist()
+    return [
+        _result(loop, memory, job, i, own[i], over_time[i], told[i] if told[i] >= 0 else None)
+        for i in range(len(job.runs))
+    ]
+
+
+def _result(
+    loop: Loop, memory: Memory, job: Job, i: int, own: list[int], over_time: Tensor, diverged: int | None
+) -> Fitted:
+    kept_answers = _predictions(memory.final, i, job.data.evaluate)
+    last_answers = kept_answers if not loop.best else {}
+    if memory.last:
+        last_answers = _predictions(memory.last, i, job.data.evaluate)
+    good = job.recipe.epochs if diverged is None else diverged  # epochs that count
+    best = int(loop.best["epoch"][i]) if loop.best else -1
+    traced = [epoch[i][:, own] for epoch in memory.traces]  # of each epoch after pruning
+    counting = traced[: max(0, good - job.recipe.pruning_epochs)]
+    return Fitted(
+        run=job.runs[i],
+        model=fleet.extract(loop.network, i).cpu().eval(),
+        masks=loop.masks.extract(i).cpu(),
+        history=[of_run(row, i, own) for row in memory.history[:good]],
+        multipliers=over_time[:good, own],
+        predictions=kept_answers,
+        kept_epoch=best if best >= 0 else good - 1,
+        last=last_answers,
+        trace=torch.cat([traced[0][:0], *counting]) if traced else None,
+        diverged=diverged,
+    )
 
 
 def _predictions(

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -71,6 +71,17 @@ def negative_weights(title: str, method: Method, *, counts: Sequence[int], weigh
     return [
         f"{title}: its multipliers grew so large that sample weights were negative ({many:,.0f} of "
         f"{weights:,} in a run{mean}); they were {done}."
+    ]
+
+
+def diverged(title: str, epochs: Mapping[int, int]) -> list[str]:
+    """Which runs, by seed, did not stay finite, and which weights they keep; nothing if all did."""
+    if not epochs:
+        return []
+    runs = ", ".join(f"seed {seed} in epoch {epoch + 1}" for seed, epoch in sorted(epochs.items()))
+    return [
+        f"{title} diverged ({runs}): its loss or its weights were not finite, and it keeps the weights of an "
+        "epoch before. Lower the learning rate or the dual step, or set recipe.clip_norm."
     ]
 
 
