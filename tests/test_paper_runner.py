@@ -472,7 +472,7 @@ def test_all_commands_one_after_another(tmp_path: Path, capsys: pytest.CaptureFi
     assert {run["commit"] for run in document["runs"]} == {"abc1234"}
     (timing,) = document["timings"]
     assert (timing["fleet"], timing["epochs"], timing["compiled"]) == (2, 2, "warm")
-    assert timing["seconds_per_60_epochs"] == pytest.approx(30 * timing["seconds"], abs=0.1)
+    assert timing["seconds"] < timing["seconds_per_60_epochs"] <= 30 * timing["seconds"] + 0.1
 
     capsys.readouterr()
     assert call(tmp_path, "list", "--seeds=0-1") == 0
