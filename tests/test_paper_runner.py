@@ -651,6 +651,13 @@ def run_apart(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+def test_variants_of_the_dual_step_change_it_alone() -> None:
+    made = cells.table_cells(cifar100.TASK, sparsities=[0.95], methods=["NFT", "EL", "CEAG"], seeds=[0])
+    assert [cifar100.with_step(cell, 5).dual_lr for cell in made] == [None, 5e-5, 0.005]
+    assert [replace(cifar100.with_step(c, 2), dual_lr=c.dual_lr) for c in made] == made
+    assert set(cifar100.DUAL_STEPS) <= set(cifar100.VARIANTS)
+
+
 def test_variants_lie_where_those_of_the_paper_are() -> None:
     results = ROOT / "paper" / "results" / "cifar100.json"
     found = [cifar100.variant_path(results, name, n) for name, n in (("decay_last", 60), ("plain", 8))]

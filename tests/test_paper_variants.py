@@ -183,6 +183,17 @@ def test_another_recipe_is_compared_with_the_same_seeds_of_the_table(few, report
     assert pair.paper.mean == 0.946
 
 
+def test_another_dual_step_is_compared_with_the_papers_and_its_numbers(results):
+    usual = [run for run in results.variants if run.recipe == "decay_last" and run.method == "EL + RB"]
+    stepped = [replace(run, recipe="dual_5", dual_lr=5e-5) for run in usual]
+    (found,) = variants(stepped, results.runs, printed())
+    assert (found.first, found.second) == ("table", "dual_5")
+    (row,) = found.rows
+    assert (row.method, row.seeds) == ("EL + RB", (0, 1, 2))
+    assert row.figures["train"]["accuracy"].paper.mean == 0.946
+    assert variants([replace(run, recipe="other") for run in stepped], results.runs, printed()) == ()
+
+
 def test_only_shared_seeds_are_compared_and_runs_without_a_counterpart_are_named(results):
     kept = [run for run in results.runs if run.seed != 1]
     found = variants(results.variants, kept, printed())[1]

@@ -13,8 +13,12 @@ RECIPES = {
     FAST: "bfloat16, graphs and own kernels",
     TABLE: "weight decay on all layers, as in table 1",
     "decay_last": "weight decay on the last layer alone, as the paper's published code",
+    "float32": "float32 throughout, as the paper's published code",
+    "dual_2": "twice the dual step",
+    "dual_5": "five times the dual step",
 }
 SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "last layer"}
+SHORT |= {"dual_2": "2 × dual step", "dual_5": "5 × dual step"}
 MOST_ALONE = 10  # runs that are named
 TOLD = {
     ("train", "accuracy"): "training accuracy",

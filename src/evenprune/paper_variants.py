@@ -12,6 +12,7 @@ from evenprune.paper_printed import Number, Printed
 from evenprune.paper_results import EPOCHS, Run, Task
 
 PLAIN, FAST = "plain", "fast"
+DUAL = "dual_"  # recipes of this name have another dual step, and nothing else
 TABLE = "table"  # the runs of the tables, where no shortened ones are needed
 
 
@@ -39,7 +40,7 @@ def variants(varied: Sequence[Run], usual: Sequence[Run], paper: Printed) -> tup
         if name == FAST or not against:
             continue
         first, second = (runs, against) if name == PLAIN else (against, runs)
-        made = contrast(first, second, _printed(run, paper))
+        made = contrast(first, second, _printed(against[0], paper) if other == TABLE else {})
         if made is not None:
             ways = (name, other) if name == PLAIN else (other, name)
             found.setdefault((run.task, run.sparsity, run.length, *ways), []).append(made)
@@ -57,7 +58,12 @@ def partners(run: Run, varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str
     ]
     if short or run.length != EPOCHS:
         return FAST, short
-    return TABLE, [r for r in usual if r.cell == run.cell]
+    return TABLE, [r for r in usual if r.cell == _with_step_of(r, run).cell]
+
+
+def _with_step_of(usual: Run, run: Run) -> Run:
+    """Where the dual step is what was varied, the tables have another one."""
+    return replace(run, dual_lr=usual.dual_lr) if name_of(run).startswith(DUAL) else run
 
 
 def alone(varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str, ...]:
@@ -82,8 +88,8 @@ def _order(run: Run, paper: Printed) -> tuple[object, ...]:
 
 
 def _printed(run: Run, paper: Printed) -> Mapping[str, Mapping[str, Number]]:
-    """The paper's numbers of a cell; none of shortened runs, nor of other settings than its own."""
-    if run.length != EPOCHS or not is_printed(replace(run, recipe=None), paper):
+    """The paper's numbers of a cell of the tables; none of other settings than its own."""
+    if not is_printed(run, paper):
         return {}
     cells = paper.cells.get((run.task, run.sparsity), ())
     return next((cell.figures for cell in cells if cell.method == run.method), {})
