@@ -271,5 +271,7 @@ def _panel(name: str, own: Sequence[Constrained]) -> str:
 
 
 def _sizes(one: Constrained) -> list[tuple[float, float]]:
-    means = [statistics.fmean(values) for values in zip(*one.sizes, strict=False)]
+    """Means of the seeds that have not diverged before."""
+    longest = max(map(len, one.sizes))
+    means = [statistics.fmean(s[place] for s in one.sizes if place < len(s)) for place in range(longest)]
     return [(float(one.first_epoch + place), value) for place, value in enumerate(means)]

@@ -270,7 +270,7 @@ def best_step(own: Sequence[Constrained]) -> Constrained:
 def settled(one: Constrained) -> bool:
     assert one.change is not None
     assert one.size is not None
-    return abs(one.change.mean) <= SETTLED * one.size.mean
+    return not one.diverged and abs(one.change.mean) <= SETTLED * one.size.mean
 
 
 def formulation_findings(constraints: Sequence[Constrained]) -> list[Finding]:
@@ -281,6 +281,7 @@ def formulation_findings(constraints: Sequence[Constrained]) -> list[Finding]:
     shares = {name: one.held["train"] / one.seeds for name, one in best.items()}
     told = {name: _held(one, "train") for name, one in best.items()}
     moving = [name for name, one in best.items() if not settled(one)]
+    wild = [f"{c.name} ({c.diverged} of {c.seeds}, step {c.step:g})" for c in constraints if c.diverged]
     return [
         ("Feasible on training data in all seeds", _names([told[n] for n, s in shares.items() if s == 1])),
         ("In some seeds at best", _names([told[n] for n, s in shares.items() if 0 < s < 1])),
@@ -291,6 +292,7 @@ def formulation_findings(constraints: Sequence[Constrained]) -> list[Finding]:
             f"{_names(moving)} (at the step that is feasible most often, Σ|λ| moved by more than "
             f"{100 * SETTLED:g} % of itself in the last epochs)",
         ),
+        *([("Diverged", _names(wild))] if wild else []),
     ]
 
 

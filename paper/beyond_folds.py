@@ -17,6 +17,7 @@ from evenprune.folds import Folds
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.tally import InputProblems
+from evenprune.training import NotFinite
 from paper import beyond_dense, beyond_results, beyond_splits, dense_model, runner
 from paper.beyond_results import Origin
 from paper.runner import Start, Where
@@ -74,6 +75,8 @@ def train(
     seed = settings["seed"]
     runs = [Run(method=methods.nft(), sparsity=0.0, seed=seed, without=fold) for fold in range(len(weights))]
     trained = runner.fit_fleet(start, runs, recipe, where, kind="dense-folds")
+    if any(one.diverged is not None for one in trained.fitted):
+        raise NotFinite("A dense model of a fold diverged. Lower the learning rate (--lr).")
     stored = [
         beyond_dense.store(path, replace(trained, fitted=[one]), untrained, recipe, where, half=half)
         for path, one in zip(weights, trained.fitted, strict=True)

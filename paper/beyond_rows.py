@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenprune import class_bias
+from evenprune import class_bias, run_figures
 from evenprune.heldout import psi_standard_errors
 from evenprune.method import FOLDS, Method
 from evenprune.predict import Precision, Predictions, autocast, cross_entropies, evaluating
@@ -161,7 +161,7 @@ def trained_row(
         "constraint": constraint_of(method, view.start, answers),
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "kept_epoch": last if method.keep == "last" else fitted.kept_epoch,
-        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
+        **run_figures.if_diverged(fitted),
     }
     return row_of(view.start, cell, answers, method, own | dict(shared))
 
@@ -191,6 +191,7 @@ def bias_row(
         **dict.fromkeys(("multiplier_sum", "multipliers", "constraint")),
         "negative_weights": 0,
         "kept_epoch": fitted.kept_epoch,
+        **run_figures.if_diverged(fitted),
         **shared,
         "seconds": round(shared["seconds"] + spent, 3),
         "fit_seconds": round(spent, 3),

@@ -15,6 +15,7 @@ from evenprune.maximum import Range
 from evenprune.paper_cells import Spread
 from evenprune.tally import Tally
 from evenprune.verdict import Audit, Difference
+from paper import runner
 from paper.beyond_cells import NEAR, SETTING, by_step, chosen, common_seeds, key_of
 from paper.beyond_methods import BASELINES, KINDS, METHODS, is_rival_of_baselines
 from paper.beyond_paired import BETTER, Pair, Paired, Row, Setting, clear
@@ -23,6 +24,9 @@ from paper.results_file import Document
 MEASURES = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
 DISPARITIES = ("max_excess_gap", "pairwise_disparity")  # those that have a noise floor
 VERDICTS = ("pass", "inconclusive", "fail")
+
+# Multipliers of a run without a whole epoch of them.
+STILL = {"sizes": [], **dict.fromkeys(("sum", "size", "size_change", "active", "rows"), 0)}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ class Constrained:
     of: int  # multipliers
     sizes: tuple[tuple[float, ...], ...]  # Σ|λ| after each epoch, by seed
     first_epoch: int  # of these
+    diverged: int  # seeds
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,8 @@ def _entry(
 
 def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
     own = [row for row in rows if row["dual_lr"] == step]
-    told, moved = [row["constraint"] for row in own], [row["multipliers"] for row in own]
+    told = [row["constraint"] for row in own]
+    moved = [row["multipliers"] or STILL for row in own]  # none of a run that diverged at once
     sizes = tuple(tuple(one["sizes"]) for one in moved)
     return Constrained(
         name=name,
@@ -206,9 +212,10 @@ def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
         size=Spread.of(one["size"] for one in moved),
         change=Spread.of(one["size_change"] for one in moved),
         active=statistics.fmean(one["active"] for one in moved),
-        of=moved[0]["rows"],
+        of=max(one["rows"] for one in moved),
         sizes=sizes,
-        first_epoch=own[0]["epochs"] - max(map(len, sizes)),
+        first_epoch=runner.shortened(runner.RECIPE, own[0]["epochs"]).pruning_epochs,
+        diverged=sum(row.get("diverged") is not None for row in own),
     )
 
 

@@ -53,7 +53,9 @@ def of_seeds(count: int, seeds: int) -> str:
 
 
 def active(one: Constrained) -> str:
-    return f"{one.active:.0f} of {one.of}"
+    """ "7 of 20"; and how many seeds are of before their loss was not finite."""
+    ended = f"; {of_seeds(one.diverged, one.seeds)} diverged" if one.diverged else ""
+    return f"{one.active:.0f} of {one.of}{ended}"
 
 
 def clipped(entry: Entry) -> str:

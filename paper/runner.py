@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import evenprune
-from evenprune import trackers
+from evenprune import run_figures, trackers
 from evenprune.predict import Predictions, predict, scores
 from evenprune.recipe import PAPER_SGD, Data, Recipe, Run, Split, steps_down
 from evenprune.tally import InputProblems
@@ -160,8 +160,8 @@ def fit_fleet(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where, *
         hooks=where.hooks,
     )
     seconds = time.perf_counter() - began
-    if resumed:  # runs of one fleet share its epochs, to the last digit
-        seconds = sum({sum(row["seconds"] for row in one.history) for one in fitted})
+    if resumed:
+        seconds = run_figures.seconds(fitted)
     together = min(len(runs), recipe.fleet_size or len(runs))
     return Trained(fitted, seconds / len(runs), resumed, together)
 
@@ -200,7 +200,7 @@ def _found(start: Start, fitted: Fitted, cell: Cell) -> dict[str, Any]:
         "kept_epoch": fitted.kept_epoch if early else len(fitted.history) - 1,
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "multiplier_sum": fitted.history[-1]["multiplier_sum"],
-        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
+        **run_figures.if_diverged(fitted),
     }
 
 

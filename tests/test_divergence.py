@@ -2,6 +2,7 @@
 
 import json
 import logging
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from evenprune import checkpoint, methods
+from evenprune import checkpoint, methods, run_figures
 from evenprune.method import Method
 from evenprune.recipe import Data, Recipe, Run
 from evenprune.training import Fitted, NotFinite, fit
@@ -105,11 +106,127 @@ def test_where_every_run_diverges_it_is_an_error_that_names_them(problem: Proble
         assert "run 0 of 2 (method equalized, sparsity 0.5, seed 4), epoch 2" in said
         assert "run 1 of 2 (method equalized, sparsity 0.7, seed 4), epoch 2" in said
         assert said.endswith(ending)
-    assert f"The last good checkpoint is {tmp_path / 'checkpoint.safetensors'}" in said
+        assert "checkpoint" not in said  # it is finished, there is nothing to go on from
     kept = checkpoint.load(tmp_path / "checkpoint.safetensors")
     assert kept is not None
     assert kept["epoch"] == 3  # nothing was left to train
     assert all(t.isfinite().all() for t in kept["network"].values() if t.is_floating_point())
+
+
+def test_a_resting_run_stays_where_it_is_however_long_the_others_train(problem: Problem) -> None:
+    """Its multipliers stay too: infinite ones, times a weight of zero, are not a number."""
+    told = recipe(epochs=15, scheduler=None)
+    for wild in (WILD, replace(WILD, dual_lr=3e38)):
+        rows = Rows()
+        found = fit(*problem, runs=runs_with(wild), recipe=told, hooks=[rows])
+        assert [one.diverged for one in found] == [None, 2, None, None]
+        assert len(found[1].history) == 2
+        resting = [epoch[1] for epoch in rows.told[3:]]
+        assert all(row["loss"] is not None for row in resting)
+        assert all(value == 0 for row in resting for value in row["multipliers"])
+        assert {row["diverged"] for row in resting} == {2}
+
+
+class Rows:
+    """A hook that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def start(self, *_: Any) -> None: ...
+    def finish(self) -> None: ...
+    def epoch(self, rows: Any) -> None:
+        self.told.append(rows)
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_the_best_iterate_of_a_diverged_run_is_of_its_good_epochs(problem: Problem, every: int) -> None:
+    keeps = replace(WILD, keep="best", keep_on="test")
+    found = fit(*problem, runs=runs_with(keeps), recipe=recipe(evaluate_every=every))
+    assert (found[1].diverged, found[1].kept_epoch, len(found[1].history)) == (2, 1, 2)
+
+
+@pytest.mark.parametrize(("pruning", "every"), [(0, 1), (1, 3), (2, 3)])
+def test_every_checkpoint_within_an_epoch_leads_to_the_same_end(
+    problem: Problem, pruning: int, every: int
+) -> None:
+    """`Snapshots` stands for a kill after each save: the file as it was goes into a folder of its own."""
+    settings = recipe(epochs=3, pruning_epochs=pruning, checkpoint_steps=every, scheduler=None)
+    runs = runs_with(WILD)
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        saves = Snapshots(home / "whole")
+        with saves:
+            whole = ended(lambda: fit(*problem, runs=runs, recipe=settings, folder=home / "whole"))
+        assert (whole is None) == (pruning == 0)  # before the first epoch has ended nothing is good
+        assert len(saves.kept) >= (1 if whole is None else 5)
+        for number, saved in enumerate(saves.kept):
+            folder = home / f"cut-{number}"
+            folder.mkdir()
+            for file, content in saved.items():
+                (folder / file).write_bytes(content)
+            again = ended(lambda f=folder: fit(*problem, runs=runs, recipe=settings, folder=f))
+            assert (whole is None) == (again is None)
+            for one, two in zip(whole or [], again or [], strict=True):
+                assert one.diverged == two.diverged
+                assert same(one, two)
+
+
+def ended(train: Any) -> list[Fitted] | None:
+    """None where the training could not go on."""
+    try:
+        found: list[Fitted] = train()
+    except NotFinite:
+        return None
+    return found
+
+
+class Snapshots:
+    """Every checkpoint that is written to a folder, with what belongs to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.kept = folder, list[dict[str, bytes]]()
+
+    def __enter__(self) -> None:
+        self.save = checkpoint.save
+        checkpoint.save = self._keep
+
+    def __exit__(self, *_: Any) -> None:
+        checkpoint.save = self.save
+
+    def _keep(self, path: Path, tree: Any) -> None:
+        self.save(path, tree)
+        files = (path, self.folder / "experiment.json")
+        self.kept.append({file.name: file.read_bytes() for file in files})
+
+
+class Scaled(nn.Module):
+    """With a parameter that is a single number, and a state that is no tensor: it trains alone."""
+
+    def __init__(self, within: nn.Module) -> None:
+        super().__init__()
+        self.within, self.scale = within, nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.scale * self.within(x)
+        return logits
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: Any) -> None: ...
+
+
+def test_single_numbers_go_back_as_well_and_other_state_is_left_alone(problem: Problem) -> None:
+    model, data = problem
+    found = fit(Scaled(model), data, runs=runs_with(WILD)[:2], recipe=recipe())
+    assert [one.diverged for one in found] == [None, 2]
+    assert all(tensor.isfinite().all() for one in found for tensor in one.model.parameters())
+
+
+def test_seconds_are_those_of_all_epochs_once(problem: Problem) -> None:
+    found = fit(*problem, runs=runs_with(WILD), recipe=recipe())
+    assert run_figures.seconds(found) == pytest.approx(sum(row["seconds"] for row in found[0].history))
 
 
 def test_a_run_that_cannot_be_widened_with_others_does_not_stop_them(problem: Problem) -> None:

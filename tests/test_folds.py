@@ -216,7 +216,7 @@ def test_the_pooled_gaps_are_those_by_hand(problem: Problem) -> None:
         train_epoch(loop, epoch)
     sparse = [fleet.extract(loop.network, 1 + fold).eval() for fold in range(COUNT)]
     assert loop.heldout is not None
-    loop.heldout.before_step(loop.plan, loop.state, 0)
+    loop.heldout.before_step(loop.plan, loop.state, 0, awake=loop.rest.awake)
     lost: dict[int, list[float]] = {}
     for n in range(120):
         own = [folds_in(data).models[of[n]].eval(), sparse[of[n]]]
@@ -436,6 +436,13 @@ def test_a_companion_that_diverges_is_named(problem: Problem) -> None:
         fit(*problem, runs=[Run(method=CROSSED, sparsity=0.5, seed=9)], recipe=hot)
     assert "run 0 of 4 (method ceag, sparsity 0.5, seed 9), by step" in str(error.value)
     assert "run 2 of 4 (method ceag, sparsity 0.5, seed 9, without fold 1), by step" in str(error.value)
+
+
+def test_a_companion_that_diverges_later_stops_all_as_it_has_no_result(problem: Problem) -> None:
+    wild = replace(CROSSED, dual_lr=1e38)
+    runs = [Run(method=methods.nft(), sparsity=0.5, seed=9), Run(method=wild, sparsity=0.5, seed=9)]
+    with pytest.raises(NotFinite, match=r"without fold \d\), by step"):
+        fit(*problem, runs=runs, recipe=recipe())
 
 
 # --- dense models of the folds ---

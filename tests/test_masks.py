@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -336,3 +337,26 @@ def test_masks_that_were_read_or_moved_are_followed() -> None:
     assert {k.dtype for k in kept} == {torch.float64}
     assert torch.allclose(copied.sparsity, torch.tensor(0.75, dtype=torch.float64), atol=0.01)
     assert torch.allclose(masks.sparsity, torch.tensor(0.5, dtype=torch.float64), atol=0.01)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda masks: pickle.loads(pickle.dumps(masks))])
+def test_copies_of_masks_follow_their_own(copied: Any) -> None:
+    model = small_cnn()
+    masks, other = Masks.of(model), Masks.of(model)
+    masks.prune_(model, 0.1)
+    other.prune_(copy.deepcopy(model), 0.5)
+    masks.load_state_dict(other.state_dict())
+    copied(masks).apply_(model)
+    zeros = [int((model.get_parameter(layer.name) == 0).sum()) for layer in masks.layers]
+    assert zeros >= [pruned_count(0.5, layer.size) for layer in masks.layers]
+
+
+def test_masks_serve_within_and_around_inference_mode() -> None:
+    model = small_cnn()
+    masks = Masks.of(model)
+    with torch.inference_mode():
+        masks.apply_(model)
+        within = Masks.of(model)
+    masks.prune_(model, 0.5)
+    within.apply_(model)
+    assert float(masks.sparsity) == pytest.approx(0.5, abs=0.01)

@@ -484,6 +484,11 @@ def test_what_became_feasible_is_said_at_the_best_step(found: list[Block]) -> No
     assert told["With no dual step in any seed"] == "Ψ_PW"
     assert told["Feasible on unseen data"] == "none"
     assert told["Multipliers not settled"].startswith("equalized (")
+    assert "Diverged" not in told
+    wild = [replace(c, diverged=2) if c.name == "Ψ_PW" else c for c in held]
+    told = dict(beyond_findings.formulation_findings(wild))
+    assert told["Diverged"] == "Ψ_PW (2 of 3, step 0.1)"
+    assert told["Multipliers not settled"].startswith("equalized and Ψ_PW (")
 
 
 # --- other baselines ---

@@ -193,6 +193,23 @@ def test_it_stays_under_a_megabyte(everything):
     assert page == paper_page.to_html(everything)
 
 
+def test_runs_that_diverged_are_told_of(few, folder):
+    document = json.loads(json.dumps(few["cifar100.json"]))
+    for run in document["runs"]:
+        if (run["method"], run["sparsity"], run["seed"]) == ("EL", 0.95, 0):
+            run["diverged"] = 40
+    told = paper_documents.traces(700)
+    for trace in told["traces"]:
+        if trace["method"] == "PW":
+            trace["diverged"] = 41
+    made = report_of({"cifar100.json": document, "cifar100_multipliers.json": told}, folder)
+    cells = [cell for table in made.tables for cell in table.cells]
+    assert [cell.method for cell in cells if cell.diverged] == ["EL"]
+    page = paper_page.to_html(made)
+    assert page.count("1 of 3 seeds diverged") == 1
+    assert page.count("buffer of 40, diverged in epoch 42") == 1
+
+
 def test_long_traces_are_thinned(few, report, folder):
     one = {"runs": few["cifar100.json"]["runs"][:1]}
     long = {"one.json": one, "long.json": paper_documents.traces(17_550)}

@@ -517,6 +517,7 @@ def test_the_two_classes_of_the_figure() -> None:
     trace = (steps >= 100 * at_rest) * torch.tensor([1.0, 1, 1, 1, 9, 0.1])
     assert multipliers.steady_and_resting(trace) == [5, 2]
     assert multipliers.steady_and_resting(trace[:, :5]) == [4, 2]  # of equals, the larger mean
+    assert multipliers.steady_and_resting(trace[:0]) == [0, 1]
 
 
 @pytest.mark.slow

@@ -406,6 +406,15 @@ def test_multipliers_can_follow_folds() -> None:
 # --- what a result says of itself ---
 
 
+def test_runs_that_diverged_are_told_and_their_multipliers_are_not_spoken_of() -> None:
+    wild = methods.equalized(dual_lr=1e38, k=5, negative="keep")
+    found = call(method=[methods.nft(), wild], seeds=range(2), tolerance=0.001)
+    (note,) = found.notes
+    assert note.startswith("Equalized diverged (seed 0 in epoch 3, seed 1 in epoch 3): its loss or")
+    runs = [(run["seed"], run.get("diverged")) for m in found.document()["methods"] for run in m["runs"]]
+    assert runs == [(0, None), (1, None), (0, 2), (1, 2)]
+
+
 def test_multipliers_that_did_nothing_are_told_with_a_step_that_would_have_done_more() -> None:
     lazy = methods.ceag(tolerance=0.001, dual_lr=1e-4, k=5)
     found = call(method=[methods.nft(), lazy], sparsity=0.9, tolerance=0.001)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,8 @@ class Rest:
     """Which runs rest, and the weights that all runs would go back to."""
 
     since: Tensor  # [runs] on the CPU: the epoch in which a run diverged, -1 of the others
-    awake: Tensor  # [runs, 1]: 1, and 0 of runs that rest; their samples weigh nothing
-    good: dict[str, Tensor]  # the network after the last epoch; empty until pruning has ended
+    awake: Tensor  # [runs] bool; samples of the others weigh nothing, and their multipliers stay
+    good: dict[str, Tensor]  # the network after the last epoch; empty before the first at the final sparsity
 
     @property
     def runs(self) -> list[int]:
@@ -30,7 +31,7 @@ class Rest:
 
 
 def nobody(runs: int, device: torch.device) -> Rest:
-    return Rest(torch.full((runs,), -1), torch.ones(runs, 1, device=device), {})
+    return Rest(torch.full((runs,), -1), torch.ones(runs, dtype=torch.bool, device=device), {})
 
 
 @torch.no_grad()
@@ -48,8 +49,9 @@ def lay_down(
     states: tensors [runs, …], and what they are where nothing has happened yet.
     """
     runs = len(rest.since)
-    rest.since[run] = epoch
-    rest.awake[run] = 0
+    if rest.awake[run]:
+        rest.since[run] = epoch
+    rest.awake[run] = False
     copy_run(network.state_dict(), rest.good, run=run, runs=runs)
     for parameter, entries in optimizer.state.items():
         for value in entries.values():
@@ -69,8 +71,10 @@ def end_epoch(rest: Rest, network: nn.Module, *, final: bool) -> None:
 
 
 @torch.no_grad()
-def remember(rest: Rest, network: Mapping[str, Tensor]) -> None:
+def remember(rest: Rest, network: Mapping[str, Any]) -> None:
+    """A state dict, which may hold more than tensors."""
+    tensors = {name: value for name, value in network.items() if isinstance(value, Tensor)}
     if not rest.good:
-        rest.good = {name: torch.empty_like(tensor) for name, tensor in network.items()}
-    for name, tensor in network.items():
+        rest.good = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
         rest.good[name].copy_(tensor)

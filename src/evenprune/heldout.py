@@ -81,8 +81,11 @@ class Heldout:
             self.order[i].copy_(order(run))
         self.place.fill_(step)
 
-    def before_step(self, plan: Plan, state: State, step: int) -> None:
-        """What the step number `step` since the end of pruning needs: a batch, or passes that are due."""
+    def before_step(self, plan: Plan, state: State, step: int, *, awake: Tensor) -> None:
+        """What the step number `step` since the end of pruning needs: a batch, or passes that are due.
+
+        awake: bool [runs]; multipliers of the others stay.
+        """
         if self.by_batch:
             self.replay()
         due = (self.refresh > 0) & (step % self.refresh.clamp_min(1) == 0)
@@ -95,7 +98,7 @@ class Heldout:
                 predicted == self.split.labels,
                 self.split.groups,
                 dense_correct=self.dense_correct,
-                due=due.to(losses.device),
+                due=due.to(losses.device) & awake,
             )
 
     @torch.no_grad()

@@ -58,8 +58,7 @@ def put_back_best(best: Best, network: nn.Module) -> None:
 
 @torch.no_grad()
 def copy_run(target: Mapping[str, Tensor], source: Mapping[str, Tensor], *, run: int, runs: int) -> None:
-    """Copy one run's part of every tensor of a network."""
-    for name, tensor in target.items():
-        if not tensor.ndim:  # a count of batches, one for all runs
-            continue
-        part(tensor, run, runs).copy_(part(source[name], run, runs))
+    """Copy one run's part of every tensor of `source`."""
+    for name, tensor in source.items():
+        if tensor.ndim or runs == 1:  # not a count of batches, one for all runs
+            part(target[name], run, runs).copy_(part(tensor, run, runs))

@@ -283,7 +283,7 @@ def advance(loop: Loop, step: int, epoch: int) -> None:
     """One step of every run, by the fastest way the recipe allows."""
     tuning = epoch - loop.recipe.pruning_epochs
     if loop.heldout is not None and tuning >= 0:
-        loop.heldout.before_step(loop.plan, loop.state, tuning * loop.steps + step)
+        loop.heldout.before_step(loop.plan, loop.state, tuning * loop.steps + step, awake=loop.rest.awake)
     loop.replay(_frozen(loop.optimizer) if updates_within(loop) else ())
     if not updates_within(loop):
         update(loop)
@@ -370,7 +370,7 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
         batch.correct,
         batch.groups,
         index=batch.sample,
-        active=loop.now.active,
+        active=loop.now.active & loop.rest.awake,
         heldout=None if loop.heldout is None else loop.heldout.batch,
     )
     add_up_(loop.totals, losses=losses, correct=batch.correct, place=loop.now.place)
@@ -378,7 +378,7 @@ def weigh(loop: Loop, batch: Batch) -> Tensor:
         rows = constraint.multipliers(loop.plan, loop.state)  # [runs, rows]
         loop.now.trace.index_copy_(1, loop.now.place.view(1), rows.unsqueeze(1).to(loop.now.trace.dtype))
     loop.now.place.add_(1)
-    return (weights * loop.rest.awake).to(losses.dtype)
+    return (weights * loop.rest.awake.unsqueeze(1)).to(losses.dtype)
 
 
 def next_batch(loop: Loop) -> tuple[Tensor, Tensor]:

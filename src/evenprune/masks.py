@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -160,6 +160,10 @@ class Masks(nn.Module):
             masks.register_buffer(_key(name), ones)
         return masks
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies begin with versions of their own."""
+        return {**self.__dict__, "_kept": [], "_followed": []}
+
     def __getitem__(self, name: str) -> Tensor:
         """The mask of a parameter, in the parameter's own shape."""
         return cast(Tensor, self._buffers[_key(name)])  # get_buffer is slow, and this runs at every step
@@ -205,10 +209,12 @@ class Masks(nn.Module):
     def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
 
-        They stay where they are, for graphs that read them, and follow the masks when these have changed.
+        They stay where they are, for graphs that read them, and follow the masks when these have changed, as
+        told by their versions: write masks by operations of torch, not through `.data` or NumPy.
         """
         masks = [self[layer.name] for layer in self.layers]
-        if torch.compiler.is_compiling():
+        untracked = torch.is_inference_mode_enabled() or masks[0].is_inference()
+        if torch.compiler.is_compiling() or untracked:
             return masks
         if not _same(self._followed, masks):
             if [_kind(kept) for kept in self._kept] != [_kind(weight) for weight in weights]:

@@ -156,7 +156,8 @@ class Result:
         steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
         found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
         for label, runs in self._by_method().items():
-            method, trained = runs[0].run.method, [one for one in runs if one.history]
+            ended = {one.run.seed: one.diverged for one in runs if one.diverged is not None}
+            method, trained = runs[0].run.method, [o for o in runs if o.history and o.diverged is None]
             followed = method.multipliers_on or TRAIN
             key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
             gaps = [self._gaps(one, followed)[key] for one in trained] if followed in self.dense else []
@@ -165,7 +166,7 @@ class Result:
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             counts = [run_figures.negative_weights(one) for one in trained]
             found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
-            found += diverged(label, {o.run.seed: o.diverged for o in trained if o.diverged is not None})
+            found += diverged(label, ended)
         return found
 
     def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def document_of(result: Result, pages: Pages) -> dict[str, Any]:
         "dense": {name: _level(result, answers) for name, answers in result.dense.items()},
         "epochs": recipe.epochs,
         "pruning_epochs": recipe.pruning_epochs,
-        "seconds": _seconds(result.fitted),
+        "seconds": run_figures.seconds(result.fitted),
         "parameters": {"all": left.prunable + left.unprunable, "left": left.left[0]},
         "notes": result.notes,
         "methods": _methods(result, pages),
@@ -291,11 +292,6 @@ def _selection(result: Result) -> dict[str, Any]:
         return {}
     why = sentence(result.choice, result.tolerance)
     return {"selected": result.selected, "selected_on": name_of(result.select), "selected_because": why}
-
-
-def _seconds(fitted: Sequence[Fitted]) -> float:
-    """Of the training in all; runs of one fleet share its time, to the last digit."""
-    return sum({sum(row["seconds"] for row in one.history) for one in fitted})
 
 
 def _group_sizes(result: Result, answers: Predictions) -> list[int]:
@@ -333,7 +329,7 @@ def _run(result: Result, fitted: Fitted, name: str, pages: Pages) -> dict[str, A
         ],
         "multiplier_sum": run_figures.multiplier_sum(fitted),
         "negative_weights": run_figures.negative_weights(fitted),
-        **({} if fitted.diverged is None else {"diverged": fitted.diverged}),
+        **run_figures.if_diverged(fitted),
         "audits": {split: audit.to_dict() for split, audit in audits.items()},
         "pages": dict(pages.get(name, {})),
     }

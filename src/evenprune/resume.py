@@ -94,7 +94,7 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
     loop.masks.load_state_dict(saved["masks"])
     if "diverged" in saved:  # old checkpoints have none
         loop.rest.since.copy_(saved["diverged"])
-        loop.rest.awake[loop.rest.runs] = 0
+        loop.rest.awake[loop.rest.runs] = False
     if saved["finished"]:
         loop.best = saved["best"]
         return
@@ -108,8 +108,10 @@ def restore(loop: Loop, saved: dict[str, Any]) -> None:
     _copy_all(loop.totals, saved["totals"])
     if loop.now.trace is not None:
         loop.now.trace.copy_(saved["trace"])
-    if saved["epoch"] >= loop.recipe.pruning_epochs:
-        divergence.remember(loop.rest, saved.get("good") or loop.network.state_dict())
+    good = saved.get("good", {})  # old checkpoints have none
+    if good or (saved["step"] == 0 and saved["epoch"] >= max(loop.recipe.pruning_epochs, 1)):
+        divergence.remember(loop.rest, loop.network.state_dict())
+        _copy_all(loop.rest.good, loop.rest.good | good)
     set_random_state(saved["random"], loop.device)
 
 

@@ -43,6 +43,16 @@ def negative_weights(fitted: Fitted) -> int:
     return sum(int(row["negative_weights"] or 0) for row in fitted.history)
 
 
+def seconds(fitted: Iterable[Fitted]) -> float:
+    """Of the training in all; runs of one fleet share their epochs, to the last digit."""
+    return math.fsum({row["seconds"] for one in fitted for row in one.history})
+
+
+def if_diverged(fitted: Fitted) -> dict[str, int]:
+    """{"diverged": the epoch}; nothing of a run that stayed finite."""
+    return {} if fitted.diverged is None else {"diverged": fitted.diverged}
+
+
 def gaps(dense_answers: Predictions, answers: Predictions, names: Sequence[str]) -> dict[str, Any]:
     """Gaps as the constraints know them: samples without a group count in the mean and are no group."""
     dense, pruned = dense_answers.reference(names), answers.reference(names)

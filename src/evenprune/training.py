@@ -48,7 +48,7 @@ log = logging.getLogger("evenprune")
 
 
 class NotFinite(RuntimeError):
-    """A loss or a weight became NaN or infinite, and nothing could be kept."""
+    """A loss or a weight became NaN or infinite: before the last pruning, in a companion, or in every run."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def fit(
     A run without a fold starts from the dense model of that fold. Runs whose multipliers follow folds have
     companions, which train in the same network and are not returned: see folds.py and companions.py.
 
-    A run that diverges after pruning has ended keeps the weights of its last good epoch (`Fitted.diverged`),
-    and the others go on; where it happens earlier, or to all of them, NotFinite is raised.
+    A run that diverges after the last pruning keeps the weights of its last good epoch (`Fitted.diverged`),
+    and the others go on; where it happens earlier, to all of them or to a companion, NotFinite is raised.
     """
     place = torch.device(device)
     recipe = (recipe or Recipe()).on(place)
@@ -137,8 +137,7 @@ def fit(
                 gc.collect()
     if all(one.diverged is not None for one in fitted):
         lines = [f"run {i} of {len(runs)} ({one.run}), epoch {one.diverged}" for i, one in enumerate(fitted)]
-        path = None if home is None else home / "checkpoint.safetensors"
-        raise NotFinite(_not_finite("", lines, path, home))
+        raise NotFinite(_not_finite("The loss or the weights of every run are not finite", lines, home))
     return fitted
 
 
@@ -319,7 +318,7 @@ def _step_scheduler(loop: Loop, row: Mapping[str, Any]) -> None:
     if loop.scheduler is None or loop.recipe.scheduler_steps == "batch":
         return
     if isinstance(loop.scheduler, ReduceLROnPlateau):
-        loop.scheduler.step(float(row["loss"].nanmean()))  # of runs that have not diverged in it
+        loop.scheduler.step(float(row["loss"].mean()))
     else:
         loop.scheduler.step()
 
@@ -339,26 +338,28 @@ def _lay_down_broken(loop: Loop, memory: Memory, job: Job) -> None:
         return
     lines = [f"run {i} of {len(loop.runs)} ({loop.runs[i]}), by step {at} of {loop.steps}" for i, at in found]
     if not loop.rest.good or any(i >= len(job.runs) for i, _ in found):  # a companion has no result
-        raise NotFinite(_not_finite(f" in epoch {memory.epoch}", lines, job.path, job.folder))
+        kept = "There is no checkpoint. "
+        if job.path is not None and job.path.exists():
+            kept = f"The last good checkpoint is {job.path}. "
+        said = f"The loss or the weights are not finite in epoch {memory.epoch}"
+        raise NotFinite(_not_finite(said, lines, job.folder, kept))
     fresh = constraint.init(loop.plan)
     states = [(tensor, fresh[name]) for name, tensor in loop.state.items()]
     for (run, _), line in zip(found, lines, strict=True):
-        log.warning("Not finite in epoch %d: %s. It rests at its last good epoch.", memory.epoch, line)
+        if loop.rest.awake[run]:
+            log.warning("Not finite in epoch %d: %s. It rests at its last good epoch.", memory.epoch, line)
         divergence.lay_down(
             loop.rest, run, memory.epoch, network=loop.network, optimizer=loop.optimizer, states=states
         )
         loop.totals["broken_at"][run] = -1
 
 
-def _not_finite(when: str, lines: Sequence[str], checkpoint: Path | None, folder: Path | None) -> str:
-    kept = "There is no checkpoint"
-    if checkpoint is not None and checkpoint.exists():
-        kept = f"The last good checkpoint is {checkpoint}"
+def _not_finite(said: str, lines: Sequence[str], folder: Path | None, kept: str = "") -> str:
     # Other settings are another experiment, which this folder would refuse.
     elsewhere = "" if folder is None else ", in another folder"
+    way_out = f"set recipe.clip_norm, or leave these runs out{elsewhere}."
     return (
-        f"The loss or the weights are not finite{when}:\n- " + "\n- ".join(lines) + f"\n{kept}. "
-        f"Lower the learning rate or the dual step, set recipe.clip_norm, or leave these runs out{elsewhere}."
+        f"{said}:\n- " + "\n- ".join(lines) + f"\n{kept}Lower the learning rate or the dual step, {way_out}"
     )
 
 
@@ -389,7 +390,7 @@ def _result(
         history=[of_run(row, i, own) for row in memory.history[:good]],
         multipliers=over_time[:good, own],
         predictions=kept_answers,
-        kept_epoch=best if best >= 0 else good - 1,
+        kept_epoch=min(best, good - 1) if best >= 0 else good - 1,  # a resting run is evaluated, too
         last=last_answers,
         trace=torch.cat([traced[0][:0], *counting]) if traced else None,
         diverged=diverged,
