@@ -1,6 +1,7 @@
 """On a real GPU: captured, compiled and streamed training finds what the plain loop finds."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,18 @@ def test_the_default_is_as_accurate(problem: tuple[nn.Module, Data]) -> None:
     for a, b in zip(fitted(problem, **PLAIN), fitted(problem), strict=True):
         plain, fast = (one.predictions["train"].correct.double().mean() for one in (a, b))
         assert abs(float(plain - fast)) < 0.05
+
+
+def test_a_run_that_diverges_rests_and_a_captured_step_goes_on(problem: tuple[nn.Module, Data]) -> None:
+    tame = methods.equalized(dual_lr=1e-3, k=4, negative="keep")
+    found, calm = (
+        fit(*problem, runs=[*RUNS, Run(method=last, sparsity=0.5)], recipe=recipe(epochs=8), device="cuda")
+        for last in (replace(tame, dual_lr=1e38), tame)
+    )
+    assert [one.diverged for one in found] == [None, None, None, None, 2]
+    for a, b in zip(found[:4], calm[:4], strict=True):
+        torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-2)
+    assert weights(found[4]).isfinite().all()
 
 
 @pytest.mark.parametrize(
