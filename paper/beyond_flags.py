@@ -81,7 +81,8 @@ def study_methods(flags: Namespace, used: float | None) -> list[str]:
     """With fewer held-out samples, the methods that look at them: the others would be the same runs again."""
     if flags.methods:
         return list(flags.methods)
-    return [name for name, kind in STUDY.items() if used is None or kind.sees_heldout]
+    kept = {name: kind for name, kind in STUDY.items() if name not in flags.without}
+    return [name for name, kind in kept.items() if used is None or kind.sees_heldout]
 
 
 def formulated(flags: Namespace, used: float | None) -> list[str]:
@@ -177,6 +178,8 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     part.add_argument("--groups", choices=groups, default=groups[0])
     command_line.add_methods(part, (), list(KINDS))
     part.set_defaults(methods=None)
+    left_out = {"nargs": "+", "choices": list(STUDY), "default": [], "metavar": "METHOD"}
+    part.add_argument("--without", **left_out, help="methods of the study to leave out")
     part.add_argument("--augment", nargs="+", choices=("no", "yes"), default=list(augment))
     for flag, steps, told in (
         ("--dual-lr", source.steps(grid.sparsity), "to choose from"),

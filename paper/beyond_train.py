@@ -71,8 +71,8 @@ def refuse_unscored(cells: Iterable[Cell]) -> None:
             import numba  # noqa: F401  # only whether it is there
         except ImportError as error:
             raise InputProblems(
-                [f"FairGRAPE needs {error.name}: pip install 'evenprune[fairgrape]', or leave it out of "
-                 '--methods; "FairGRAPE (fast)" does without']
+                [f"FairGRAPE needs {error.name}: pip install 'evenprune[fairgrape]', or leave it out, "
+                 'with --without FairGRAPE; "FairGRAPE (fast)" does without']
             ) from None  # fmt: skip
 
 

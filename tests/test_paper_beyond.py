@@ -757,6 +757,8 @@ def test_flags_become_the_grid_and_the_recipe() -> None:
     assert beyond_flags.grid_of(flags_of("study")).importance_batches == 50
     assert flags_of("study").augment == flags_of("formulations").augment == ["no"]
     assert beyond_flags.study_methods(flags_of("study"), None) == list(STUDY)
+    fewer = beyond_flags.study_methods(flags_of("study", "--part=1", "--without", "FairGRAPE", "CEAG"), None)
+    assert fewer == [name for name in STUDY if name not in ("FairGRAPE", "CEAG")]
 
 
 def test_numbers_of_held_out_samples_are_told_together_and_all_of_them_once() -> None:

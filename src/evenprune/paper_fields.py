@@ -61,7 +61,7 @@ def _list_of(check: Check, *, gaps: bool = False) -> Check:
     return check_all
 
 
-_share, _gap, _amount = _between(0, 1), _between(-1, 1), _between(0, math.inf)
+_share, _gap, _amount = _between(0, 1), _between(-2, 2), _between(0, math.inf)
 _any_number = _between(-math.inf, math.inf)
 RUN = {
     "dataset": _text, "target": _text, "group": _text, "method": _text, "sparsity": _share, "seed": _whole,
