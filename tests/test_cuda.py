@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from evenprune import depthwise_conv, fused_norm, grouped_conv, methods, pointwise_conv
+from evenprune import depthwise_conv, fleet, fused_norm, grouped_conv, methods, pointwise_conv
 from evenprune.grouped_conv import Shape
+from evenprune.importance import MiniBatches, group_importance
+from evenprune.masks import Masks
 from evenprune.recipe import Data, Run
 from evenprune.training import Fitted, fit
 from evenprune.wide_layers import part, widened
@@ -81,6 +83,20 @@ def test_a_run_that_diverges_rests_and_a_captured_step_goes_on(problem: tuple[nn
     for a, b in zip(found[:4], calm[:4], strict=True):
         torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-2)
     assert weights(found[4]).isfinite().all()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_importance_on_the_device_is_that_of_the_processor(
+    problem: tuple[nn.Module, Data], runs: int
+) -> None:
+    model, data = problem
+    wide = fleet.widen(model, runs, sample_input=data.train.inputs[:4])
+    found = []
+    for device in ("cpu", "cuda"):
+        masks, batches = Masks.of(wide, runs=runs), MiniBatches(data.train.to(device), size=32, count=4)
+        found.append(group_importance(wide.to(device), masks, batches, groups=3))
+    for expected, got in zip(*(one.values() for one in found), strict=True):
+        assert float((got.cpu() - expected).abs().amax() / expected.amax()) < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks import fairgrape as fairgrape_benchmark
 from benchmarks import fairgrape_procedure
-from evenprune import fairgrape, fleet, methods
+from evenprune import fairgrape, fleet, group_fleet, importance, methods
 from evenprune.fairgrape import (
     exact_scores,
     fast_scores,
@@ -29,6 +29,7 @@ from evenprune.fairgrape import (
 from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks, SparsityNotReachable, pruned_count
 from evenprune.models import mlp, small_cnn
+from evenprune.predict import evaluating
 from evenprune.recipe import Recipe, Run
 from evenprune.tally import InputProblems
 from evenprune.training import fit
@@ -214,6 +215,74 @@ def test_importance_of_a_fleet_is_that_of_its_runs() -> None:
     for run, model in enumerate(models):
         for name, alone in measured(model, batches_of())[1].items():
             torch.testing.assert_close(together[name][run], alone[0], rtol=1e-9, atol=1e-30)
+
+
+def together(model: nn.Module, batches: Any, *, groups: int = GROUPS) -> dict[str, Tensor]:
+    """As on a GPU: groups side by side."""
+    network = model if isinstance(model, fleet.Fleet) else fleet.single(model)
+    masks = Masks.of(model, runs=network.runs)
+    found = {
+        layer.name: torch.zeros(network.runs, groups, *layer.shape, dtype=torch.float64)
+        for layer in masks.layers
+    }
+    with evaluating(network):
+        members = importance.group_fleet_of(network, groups, next(iter(batches))[0])
+        assert members is not None
+        for batch in batches:
+            importance.all_at_once(found, members, masks, batch, "float32")
+    return found
+
+
+@pytest.mark.parametrize("most", [512, 7, 2, 1])  # members: groups of a pass, times three runs
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_groups_side_by_side_have_the_importance_of_one_after_another(
+    most: int, layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_fleet, "MOST_MEMBERS", most)
+    models = [model_of(), network(dtype=torch.float64), model_of()]
+    Masks.of(models[2]).prune_(models[2], 0.5)
+    wide = fleet.widen(models[0], 3, sample_input=images(dtype=torch.float64).inputs[:4])
+    fleet.load_(wide, models)
+    wide.to(memory_format=layout)
+    before = copy.deepcopy(wide.state_dict())
+    inputs, labels, ids = next(iter(batches_of()))
+    sparse = torch.where(ids == 1, -1, ids)  # an absent group, and samples without one
+    for batches in (list(batches_of()), [(inputs, labels, sparse)]):
+        _, expected = measured(wide, batches)
+        for name, values in together(wide, batches).items():
+            torch.testing.assert_close(values, expected[name], rtol=1e-9, atol=1e-30)
+    assert all(torch.equal(before[name], value) for name, value in wide.state_dict().items())
+    alone = measured(models[0], batches_of())[1]
+    for name, values in together(models[0], batches_of()).items():
+        torch.testing.assert_close(values, alone[name], rtol=1e-9, atol=1e-30)
+
+
+@given(st.lists(st.integers(-1, 6), min_size=1, max_size=30), st.integers(1, 9))
+def test_samples_are_arranged_by_group_with_weights_of_a_mean(ids: list[int], at_once: int) -> None:
+    known = sorted({i for i in ids if i >= 0})
+    for groups in torch.tensor(known, dtype=torch.int64).split(at_once) if known else ():
+        index, share = group_fleet.side_by_side(torch.tensor(ids), groups, at_once)
+        assert index.shape == share.shape
+        assert len(index) == at_once
+        for place, group in enumerate(groups.tolist()):
+            own = [i for i, value in enumerate(ids) if value == group]
+            weighed = {int(i): float(w) for i, w in zip(index[place], share[place], strict=True) if w}
+            assert weighed == pytest.approx(dict.fromkeys(own, 1 / len(own)))
+        assert not share[len(groups) :].any()
+
+
+def test_networks_that_cannot_be_widened_go_group_by_group() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.within, self.scale = model_of(), nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.scale * self.within(x)
+            return logits
+
+    odd = fleet.single(Odd())
+    assert importance.group_fleet_of(odd, GROUPS, next(iter(batches_of()))[0]) is None
 
 
 def test_measuring_changes_nothing() -> None:

@@ -5,8 +5,9 @@ them adds nothing to I_g, and samples without a group (−1) are left out.
 
 The model is in evaluation mode, where the samples of a batch do not see each other. So a mini-batch is cut by
 group, and each sample goes forward once and backward once, however many groups there are: the cost of one
-training step a batch, against one forward and G backwards where the batch stays whole. Nothing of the model,
-its statistics included, is changed.
+training step a batch, against one forward and G backwards where the batch stays whole. On a GPU the groups go
+through together, as members of a fleet; elsewhere one after another. Nothing of the model, its statistics
+included, is changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from evenprune import fleet
+from evenprune import fleet, group_fleet
 from evenprune.masks import Masks
 from evenprune.predict import Precision, autocast, cross_entropies, evaluating
 from evenprune.recipe import Split
@@ -66,15 +67,18 @@ def group_importance(
         layer.name: weight.new_zeros((network.runs, groups, *layer.shape), dtype=torch.float64)
         for layer, weight in zip(masks.layers, weights, strict=True)
     }
-    seen = 0
+    seen, together, device = 0, None, weights[0].device
     with evaluating(network), torch.enable_grad(), _changing_shapes():
         for inputs, labels, ids in batches:
             _refuse_unknown(ids, groups)
+            if not seen and device.type == "cuda":
+                together = group_fleet_of(network, groups, inputs.to(device))
             seen += 1
-            for group in torch.unique(ids[ids >= 0]).tolist():
-                own = ids == group
-                losses = _mean_losses(network, inputs[own], labels[own], weights[0].device, precision)
-                _add_squares(importance, group, masks, weights, _gradients(losses, weights))
+            batch = (inputs.to(device), labels.to(device), ids.to(device))
+            if together is None:
+                _one_by_one(importance, network, masks, weights, batch, precision)
+            else:
+                all_at_once(importance, together, masks, batch, precision)
     if not seen:
         raise ValueError("There are no batches: importance cannot be measured on an empty data set.")
     _refuse_infinite(importance)
@@ -107,37 +111,72 @@ def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:
     return [parameters[name] for name in names]
 
 
-def _mean_losses(
+def group_fleet_of(
+    network: fleet.Fleet | fleet.Single, groups: int, inputs: Tensor
+) -> group_fleet.GroupFleet | None:
+    """None where the network cannot be widened."""
+    try:
+        return group_fleet.GroupFleet(network, groups=groups, sample=inputs[:1])
+    except fleet.CannotWiden:
+        return None
+
+
+def _one_by_one(
+    importance: Importance,
     network: fleet.Fleet | fleet.Single,
-    inputs: Tensor,
-    labels: Tensor,
-    device: torch.device,
+    masks: Masks,
+    weights: Sequence[Tensor],
+    batch: Batch,
     precision: Precision,
-) -> Tensor:
-    """L_g of each run. [runs]"""
-    runs, inputs, labels = network.runs, inputs.to(device), labels.to(device)
-    with autocast(device, precision):
-        logits = network(inputs.expand(runs, *inputs.shape))  # [runs, batch, classes]
-    return cross_entropies(logits, labels.expand(runs, -1)).mean(1)
+) -> None:
+    inputs, labels, ids = batch
+    for group in torch.unique(ids[ids >= 0]):
+        own = ids == group
+        x, y = (values[own].expand(network.runs, *values[own].shape) for values in (inputs, labels))
+        with autocast(x.device, precision):
+            logits = network(x)  # [runs, samples, classes]
+        losses = cross_entropies(logits, y).mean(1)  # L_g of each run; no weight is in that of another
+        _add_squares(importance, masks, weights, _gradients(losses.sum(), weights), group.view(1))
 
 
-def _gradients(losses: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """∂L_g/∂w of all runs: no weight of one run is in the loss of another."""
-    return torch.autograd.grad(losses.sum(), weights, allow_unused=True, materialize_grads=True)
+def all_at_once(
+    importance: Importance,
+    members: group_fleet.GroupFleet,
+    masks: Masks,
+    batch: Batch,
+    precision: Precision,
+) -> None:
+    """As many groups in a pass as there are members for."""
+    inputs, labels, ids = batch
+    weights = _weights(members.network, masks)
+    for groups in torch.unique(ids[ids >= 0]).split(members.at_once):
+        index, share = group_fleet.side_by_side(ids, groups, members.at_once)
+        x, y, part = (members.arranged(values) for values in (inputs[index], labels[index], share))
+        with autocast(x.device, precision):
+            logits = members.network(x)  # [members, samples, classes]
+        loss = (cross_entropies(logits, y) * part).sum()  # Σ_g L_g, each of its own weights
+        _add_squares(importance, masks, weights, _gradients(loss, weights), groups)
+
+
+def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
 
 
 @torch.no_grad()
 def _add_squares(
     importance: Importance,
-    group: int,
     masks: Masks,
     weights: Sequence[Tensor],
     gradients: Sequence[Tensor],
+    groups: Tensor,
 ) -> None:
-    """I_g += (|w| · |∂L_g/∂w|)², in float64: the square of a float32 may vanish in float32."""
+    """I_g += (|w| · |∂L_g/∂w|)², in float64: the square of a float32 may vanish in float32.
+
+    weights and gradients: of every run and, within it, of at least the groups named.
+    """
     for layer, weight, gradient in zip(masks.layers, weights, gradients, strict=True):
-        product = (weight * gradient).reshape(masks.runs, *layer.shape).double()
-        importance[layer.name][:, group].addcmul_(product, product)
+        product = (weight * gradient).reshape(masks.runs, -1, *layer.shape)[:, : len(groups)].double()
+        importance[layer.name].index_add_(1, groups, product * product)
 
 
 def _refuse_unknown(ids: Tensor, groups: int) -> None:
