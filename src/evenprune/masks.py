@@ -213,8 +213,9 @@ class Masks(nn.Module):
         told by their versions: write masks by operations of torch, not through `.data` or NumPy.
         """
         masks = [self[layer.name] for layer in self.layers]
-        untracked = torch.is_inference_mode_enabled() or masks[0].is_inference()
-        if torch.compiler.is_compiling() or untracked:
+        if torch.compiler.is_compiling():
+            return masks
+        if torch.is_inference_mode_enabled() or masks[0].is_inference():  # they have no versions
             return masks
         if not _same(self._followed, masks):
             if [_kind(kept) for kept in self._kept] != [_kind(weight) for weight in weights]:
