@@ -194,6 +194,20 @@ def test_another_dual_step_is_compared_with_the_papers_and_its_numbers(results):
     assert variants([replace(run, recipe="other") for run in stepped], results.runs, printed()) == ()
 
 
+def test_runs_of_different_code_are_told_apart(results):
+    own = [run for run in results.variants if run.recipe == "decay_last"]
+
+    def said(before: str | None, after: str | None) -> str:
+        usual = [replace(run, commit=before) for run in results.runs]
+        (found,) = variants([replace(run, commit=after) for run in own], usual, printed())
+        return " ".join(paper_pair_wording.sentences(found))
+
+    told = "the runs of NFT, EL + RB and CEAG are of different code (table 1: aaa; last layer: bbb)."
+    assert said("aaa", "bbb").endswith(told)
+    for pair in (("aaa", "aaa"), ("aaa", None), (None, None)):
+        assert "different code" not in said(*pair)
+
+
 def test_only_shared_seeds_are_compared_and_runs_without_a_counterpart_are_named(results):
     kept = [run for run in results.runs if run.seed != 1]
     found = variants(results.variants, kept, printed())[1]

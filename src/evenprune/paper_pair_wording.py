@@ -56,14 +56,29 @@ def sentences(variant: Variant) -> list[str]:
     """What one sees: the loops cell by cell, other recipes all methods at once."""
     names = short_name(variant.first), short_name(variant.second)
     if PLAIN in (variant.first, variant.second):
-        return [contrast_sentence(row, *names) for row in variant.rows]
+        return [*(contrast_sentence(row, *names) for row in variant.rows), *other_code(variant)]
     seeds = listed([_seeds(each) for each in dict.fromkeys(row.seeds for row in variant.rows)])
     start = f"{names[1]} minus {names[0]}, {seeds}:"
     moves = [
         _moves(name, [row.method for row in variant.rows], [row.figures[s][m] for row in variant.rows])
         for (s, m), name in TOLD.items()
     ]
-    return [f"{start[0].upper()}{start[1:]} {moves[0]}", *(f"{m[0].upper()}{m[1:]}" for m in moves[1:])]
+    said = [f"{start[0].upper()}{start[1:]} {moves[0]}", *(f"{m[0].upper()}{m[1:]}" for m in moves[1:])]
+    return said + other_code(variant)
+
+
+def other_code(variant: Variant) -> list[str]:
+    """That runs of different commits are compared; nothing where they are the same, or not told."""
+    apart = {
+        row.method: row.commits for row in variant.rows if all(row.commits) and len(set(row.commits)) > 1
+    }
+    if not apart:
+        return []
+    first, second = (sorted({c for pair in apart.values() for c in pair[way]}) for way in (0, 1))
+    return [
+        f"Not all of it need be the recipe's: the runs of {listed(list(apart))} are of different code "
+        f"({short_name(variant.first)}: {listed(first)}; {short_name(variant.second)}: {listed(second)})."
+    ]
 
 
 def contrast_sentence(contrast: Contrast, first: str, second: str) -> str:

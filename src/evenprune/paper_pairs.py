@@ -71,6 +71,7 @@ class Contrast:
     method: str
     seeds: tuple[int, ...]  # that both ways have
     figures: Mapping[str, Mapping[str, Pair]]  # split -> measure
+    commits: tuple[tuple[str, ...], ...]  # of the code that either way was run with, where told
 
 
 def contrast(
@@ -94,7 +95,8 @@ def contrast(
         }
         for split in SPLITS
     }
-    return Contrast(one[seeds[0]].method, seeds, figures)
+    told = [{runs[seed].commit or "" for seed in seeds} - {""} for runs in (one, other)]
+    return Contrast(one[seeds[0]].method, seeds, figures, tuple(tuple(sorted(c)) for c in told))
 
 
 def _pair(first: Sequence[float], second: Sequence[float], paper: Number | None) -> Pair:
