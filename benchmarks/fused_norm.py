@@ -27,6 +27,7 @@ STAGES = {"16": (16, 32), "32": (32, 16), "64": (64, 8)}  # channels of a run, s
 PASSES = {"moments": 1, "apply": 2, "apply, residual": 3, "back": 5, "back, residual": 8}
 TILES = [fused_norm.TILE, *itertools.product((32, 64, 128), (4, 8), (1,))]
 SUMS = [
+    *dict.fromkeys((fused_norm.MOMENTS, fused_norm.BACK_SUMS)),
     *itertools.product((64,), (8,), (1, 3, 4), (264,), (32, 64)),
     *itertools.product((64,), (4, 8), (3, 4), (528,), (128,)),
     *itertools.product((128,), (8,), (1, 2, 3), (264,), (64,)),

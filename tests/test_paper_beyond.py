@@ -129,6 +129,12 @@ def begin(folder: Path) -> Bench:
     return Bench(Views(start, groupings), GRID, FEW, Flip())
 
 
+def places_in(folder: Path) -> list[str]:
+    """Where a command of the study keeps what it makes."""
+    paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
+    return [word for name, path in paths.items() for word in (f"--{name}", str(folder / path))]
+
+
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """The commands on a few made-up images and a network for them."""
     torch.set_num_threads(1)
@@ -701,8 +707,7 @@ def test_from_the_dense_model_to_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shrink(monkeypatch)
-    paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
-    places = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
+    places = places_in(tmp_path)
     places += ["--heldout", "10", "--device", "cpu"]
     assert beyond.main(["dense", *places, "--epochs", "2", "--batch", "32", "--lr", "0.05"]) == 0
     assert beyond.main(["dense", *places]) == 0

@@ -21,7 +21,18 @@ from paper.beyond_cells import Cell, cells_of, riders, trained_as, tuned, tuning
 from paper.beyond_methods import BIAS, FORMULATIONS, KINDS, ONCE, STUDY, grouped
 from paper.beyond_plan import PARTS
 from paper.beyond_summary import blocks
-from tests.test_paper_beyond import FEW, GRID, Dies, answers_of, begin, numbers, place, rows_in, shrink
+from tests.test_paper_beyond import (
+    FEW,
+    GRID,
+    Dies,
+    answers_of,
+    begin,
+    numbers,
+    place,
+    places_in,
+    rows_in,
+    shrink,
+)
 
 # --- what one training serves ---
 
@@ -328,8 +339,7 @@ def test_the_plan_is_what_is_then_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shrink(monkeypatch)
-    paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
-    places = [word for name, path in paths.items() for word in (f"--{name}", str(tmp_path / path))]
+    places = places_in(tmp_path)
     small = ["--seeds", "0-2", "--epochs", "3", "--buffer", "8", "--refresh", "2", "--heldout", "10"]
     small += ["--dual-lr", "0.1", "--el-dual-lr", "0.01", "0.1", "--fleet", "6"]  # EL + RB is tuned
     assert beyond.main(["dense", *places, "--heldout", "10", "--epochs", "2", "--batch", "32"]) == 0

@@ -23,7 +23,7 @@ from paper import (
 )
 from paper.beyond_cells import Grid, cells_of
 from paper.beyond_results import Origin
-from tests.test_paper_beyond import shrink, three, tiny
+from tests.test_paper_beyond import places_in, shrink, three, tiny
 
 METHOD = "CEAG cross-fitted (passes)"
 
@@ -76,9 +76,7 @@ SMALL = ["--seeds", "0-1", "--epochs", "3", "--refresh", "2", "--dual-lr", "2", 
 
 
 def places(folder: Path) -> list[str]:
-    paths = {"results": "beyond.json", "weights": "dense.safetensors", "work": "work"}
-    words = [word for name, path in paths.items() for word in (f"--{name}", str(folder / path))]
-    return [*words, "--heldout", "10", "--device", "cpu"]
+    return [*places_in(folder), "--heldout", "10", "--device", "cpu"]
 
 
 def entry_of(folder: Path) -> dict[str, Any]:

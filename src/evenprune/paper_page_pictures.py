@@ -61,9 +61,8 @@ def _panel(traces: Sequence[Trace], frame: Frame, most: int) -> str:
     first = traces[0]
     title = f"{words.method_name(first.method)}, {words.sparsity(first.sparsity)} sparse"
     ring = "" if first.buffer is None else "no buffer" if first.buffer == 0 else f"buffer of {first.buffer}"
-    ended = {trace.diverged for trace in traces if trace.diverged is not None}
-    told = [ring] if ring else []
-    ring = ", ".join([*told, *(f"diverged in epoch {epoch + 1}" for epoch in sorted(ended))])
+    ended = sorted({trace.diverged for trace in traces if trace.diverged is not None})
+    ring = ", ".join(filter(None, [ring, *(f"diverged in epoch {epoch + 1}" for epoch in ended)]))
     curves = [multiplier_curve(trace, 1 + i % (COLOURS - 1), most) for i, trace in enumerate(traces)]
     lines = line_chart(curves, frame, title=f"Multipliers of {title}", tall=210)
     named = "".join(f'<li class="m{c.look}">{_named(t, c)}</li>' for t, c in zip(traces, curves, strict=True))

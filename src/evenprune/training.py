@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume
 from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.draws import seed_of
+from evenprune.fitted import Fitted, results
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.identity import identify
@@ -49,22 +50,6 @@ log = logging.getLogger("evenprune")
 
 class NotFinite(RuntimeError):
     """A loss or a weight became NaN or infinite: before the last pruning, in a companion, or in every run."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One finished run."""
-
-    run: Run
-    model: nn.Module  # the architecture that fit() was given, pruned weights at zero, in evaluation mode
-    masks: Masks
-    history: list[dict[str, Any]]  # one entry per epoch, plain numbers
-    multipliers: Tensor  # [epochs, rows of its own method]; see constraint.multipliers
-    predictions: dict[str, Predictions]  # by split
-    kept_epoch: int  # the epoch whose weights these are
-    last: dict[str, Predictions]  # by split, of the last iterate: the same, unless an earlier one is kept
-    trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
-    diverged: int | None = None  # the epoch whose loss or weights were not finite: all this is of before
 
 
 @dataclass(frozen=True)
@@ -191,7 +176,7 @@ def _fit_fleet(job: Job) -> list[Fitted]:
         resume.restore(loop, saved)
     if not memory.finished:
         _train(loop, memory, job, splits)
-    return _results(loop, memory, job)
+    return results(loop, memory, job.runs, job.data.evaluate)
 
 
 def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
@@ -361,52 +346,3 @@ def _not_finite(said: str, lines: Sequence[str], folder: Path | None, kept: str 
     return (
         f"{said}:\n- " + "\n- ".join(lines) + f"\n{kept}Lower the learning rate or the dual step, {way_out}"
     )
-
-
-def _results(loop: Loop, memory: Memory, job: Job) -> list[Fitted]:
-    over_time = torch.stack([row["multipliers"] for row in memory.history], 1)  # [runs, epochs, rows]
-    own, told = own_rows(loop), loop.rest.since.tolist()
-    return [
-        _result(loop, memory, job, i, own[i], over_time[i], told[i] if told[i] >= 0 else None)
-        for i in range(len(job.runs))
-    ]
-
-
-def _result(
-    loop: Loop, memory: Memory, job: Job, i: int, own: list[int], over_time: Tensor, diverged: int | None
-) -> Fitted:
-    kept_answers = _predictions(memory.final, i, job.data.evaluate)
-    last_answers = kept_answers if not loop.best else {}
-    if memory.last:
-        last_answers = _predictions(memory.last, i, job.data.evaluate)
-    good = job.recipe.epochs if diverged is None else diverged  # epochs that count
-    best = int(loop.best["epoch"][i]) if loop.best else -1
-    traced = [epoch[i][:, own] for epoch in memory.traces]  # of each epoch after pruning
-    counting = traced[: max(0, good - job.recipe.pruning_epochs)]
-    return Fitted(
-        run=job.runs[i],
-        model=fleet.extract(loop.network, i).cpu().eval(),
-        masks=loop.masks.extract(i).cpu(),
-        history=[of_run(row, i, own) for row in memory.history[:good]],
-        multipliers=over_time[:good, own],
-        predictions=kept_answers,
-        kept_epoch=min(best, good - 1) if best >= 0 else good - 1,  # a resting run is evaluated, too
-        last=last_answers,
-        trace=torch.cat([traced[0][:0], *counting]) if traced else None,
-        diverged=diverged,
-    )
-
-
-def _predictions(
-    answers: Mapping[str, tuple[Tensor, Tensor]], i: int, splits: Mapping[str, Split]
-) -> dict[str, Predictions]:
-    """What run `i` answered on each split."""
-    return {
-        name: Predictions(
-            split.labels.cpu(),
-            answers[name][0][i].long().cpu(),
-            split.groups.cpu(),
-            answers[name][1][i].cpu(),
-        )
-        for name, split in splits.items()
-    }
