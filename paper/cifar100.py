@@ -51,10 +51,12 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in RECIPE
     "fast": {},  # to compare the plain one with, where both are shortened
     "decay_last": {"decay_only": ("fc",)},  # as the paper's published code: the last layer alone
     "float32": {"precision": "float32"},  # as the paper's, but in fleets and graphs
-    "dual_2": {},  # twice and five times the paper's dual step
+    "dual_2": {},  # twice, three and five times the paper's dual step
+    "dual_3": {},
     "dual_5": {},
+    "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
 }
-DUAL_STEPS = {"dual_2": 2, "dual_5": 5}
+DUAL_STEPS = {"dual_2": 2, "dual_3": 3, "dual_5": 5}
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
@@ -189,9 +191,12 @@ def variant_path(results: Path, recipe: str, epochs: int) -> Path:
     return results.parent / "variants" / f"{results.stem}_{recipe}{short}.json"
 
 
-def with_step(cell: Cell, times: float) -> Cell:
-    """Its dual step so many times as large, where it has one."""
-    return cell if cell.dual_lr is None else replace(cell, dual_lr=float(f"{times * cell.dual_lr:.6g}"))
+def varied(cell: Cell, recipe: str) -> Cell:
+    """What a variant changes in the method itself, where it has constraints."""
+    if cell.dual_lr is None:
+        return cell
+    step = float(f"{DUAL_STEPS.get(recipe, 1) * cell.dual_lr:.6g}")
+    return replace(cell, dual_lr=step, overall="macro" if recipe == "macro" else cell.overall)
 
 
 def variant(flags: argparse.Namespace, where: Where) -> None:
@@ -200,7 +205,7 @@ def variant(flags: argparse.Namespace, where: Where) -> None:
     recipe = replace(runner.shortened(RECIPE, flags.epochs), **VARIANTS[flags.recipe])
     recipe = recipe_for(flags, recipe)
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
-    cells = [with_step(cell, DUAL_STEPS.get(flags.recipe, 1)) for cell in cells]
+    cells = [varied(cell, flags.recipe) for cell in cells]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe not in ("plain", "float32")):
         start = start_from(flags, where, recipe)  # the dense model in the precision of the runs
         start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})

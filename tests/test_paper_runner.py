@@ -652,10 +652,14 @@ def run_apart(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_variants_of_the_dual_step_change_it_alone() -> None:
+def test_variants_of_the_method_change_one_thing_where_there_are_constraints() -> None:
     made = cells.table_cells(cifar100.TASK, sparsities=[0.95], methods=["NFT", "EL", "CEAG"], seeds=[0])
-    assert [cifar100.with_step(cell, 5).dual_lr for cell in made] == [None, 5e-5, 0.005]
-    assert [replace(cifar100.with_step(c, 2), dual_lr=c.dual_lr) for c in made] == made
+    assert [cifar100.varied(cell, "dual_5").dual_lr for cell in made] == [None, 5e-5, 0.005]
+    assert [replace(cifar100.varied(c, "dual_2"), dual_lr=c.dual_lr) for c in made] == made
+    macro = [cifar100.varied(c, "macro") for c in made]
+    assert [cell.overall for cell in macro] == [None, "macro", "macro"]
+    assert [replace(cell, overall=None) for cell in macro] == made
+    assert [cifar100.varied(c, "float32") for c in made] == made
     assert set(cifar100.DUAL_STEPS) <= set(cifar100.VARIANTS)
 
 

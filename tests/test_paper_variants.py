@@ -183,11 +183,14 @@ def test_another_recipe_is_compared_with_the_same_seeds_of_the_table(few, report
     assert pair.paper.mean == 0.946
 
 
-def test_another_dual_step_is_compared_with_the_papers_and_its_numbers(results):
+@pytest.mark.parametrize(
+    ("name", "changed"), [("dual_5", {"dual_lr": 5e-5}), ("macro", {"overall": "macro"})]
+)
+def test_another_method_is_compared_with_the_papers_and_its_numbers(results, name, changed):
     usual = [run for run in results.variants if run.recipe == "decay_last" and run.method == "EL + RB"]
-    stepped = [replace(run, recipe="dual_5", dual_lr=5e-5) for run in usual]
+    stepped = [replace(run, recipe=name, **changed) for run in usual]
     (found,) = variants(stepped, results.runs, printed())
-    assert (found.first, found.second) == ("table", "dual_5")
+    assert (found.first, found.second) == ("table", name)
     (row,) = found.rows
     assert (row.method, row.seeds) == ("EL + RB", (0, 1, 2))
     assert row.figures["train"]["accuracy"].paper.mean == 0.946

@@ -15,10 +15,12 @@ RECIPES = {
     "decay_last": "weight decay on the last layer alone, as the paper's published code",
     "float32": "float32 throughout, as the paper's published code",
     "dual_2": "twice the dual step",
+    "dual_3": "three times the dual step",
     "dual_5": "five times the dual step",
+    "macro": "groups averaged alike in the constraints, as the paper's published code",
 }
 SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "last layer"}
-SHORT |= {"dual_2": "2 × dual step", "dual_5": "5 × dual step"}
+SHORT |= {f"dual_{n}": f"{n} × dual step" for n in (2, 3, 5)} | {"macro": "groups alike"}
 MOST_ALONE = 10  # runs that are named
 TOLD = {
     ("train", "accuracy"): "training accuracy",

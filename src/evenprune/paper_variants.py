@@ -13,6 +13,7 @@ from evenprune.paper_results import EPOCHS, Run, Task
 
 PLAIN, FAST = "plain", "fast"
 DUAL = "dual_"  # recipes of this name have another dual step, and nothing else
+MACRO = "macro"  # the recipe whose constraints average the groups alike
 TABLE = "table"  # the runs of the tables, where no shortened ones are needed
 
 
@@ -58,12 +59,14 @@ def partners(run: Run, varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str
     ]
     if short or run.length != EPOCHS:
         return FAST, short
-    return TABLE, [r for r in usual if r.cell == _with_step_of(r, run).cell]
+    return TABLE, [r for r in usual if r.cell == _as_usual(r, run).cell]
 
 
-def _with_step_of(usual: Run, run: Run) -> Run:
-    """Where the dual step is what was varied, the tables have another one."""
-    return replace(run, dual_lr=usual.dual_lr) if name_of(run).startswith(DUAL) else run
+def _as_usual(usual: Run, run: Run) -> Run:
+    """Where the dual step or the overall mean is what was varied, the tables have another one."""
+    if name_of(run).startswith(DUAL):
+        return replace(run, dual_lr=usual.dual_lr)
+    return replace(run, overall=usual.overall) if name_of(run) == MACRO else run
 
 
 def alone(varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str, ...]:
