@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -99,16 +97,6 @@ def build(given: tuple[list[Layer], float]) -> list[Layer]:
     return share
 
 
-@contextlib.contextmanager
-def switched_on() -> Iterator[None]:
-    """As if the kernels had been measured and were used."""
-    before, pointwise_conv.MEASURED = pointwise_conv.MEASURED, True
-    try:
-        yield
-    finally:
-        pointwise_conv.MEASURED = before
-
-
 def error_of(layer: Layer, runs: int) -> float:
     given = tensors(layer, runs, FEW, 1)
     images = ([t.float() for t in ts] for ts in given[:2])
@@ -127,12 +115,11 @@ def run() -> dict[str, Any]:
     need_a_gpu()
     torch.backends.cudnn.benchmark = True
     in_processes(build, list(layers()), COMPILE_S)
-    with switched_on():
-        rows = [
-            {"runs": runs, **layer._asdict(), "layers": count, **measured(layer, runs)}
-            for runs in RUNS
-            for layer, count in layers().items()
-        ]
+    rows = [
+        {"runs": runs, **layer._asdict(), "layers": count, **measured(layer, runs)}
+        for runs in RUNS
+        for layer, count in layers().items()
+    ]
     return machine() | {"rows": rows}
 
 

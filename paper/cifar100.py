@@ -51,12 +51,13 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in RECIPE
     "fast": {},  # to compare the plain one with, where both are shortened
     "decay_last": {"decay_only": ("fc",)},  # as the paper's published code: the last layer alone
     "float32": {"precision": "float32"},  # as the paper's, but in fleets and graphs
-    "dual_2": {},  # twice, three and five times the paper's dual step
+    "dual_1.25": {},  # so many times the paper's dual step
+    "dual_2": {},
     "dual_3": {},
     "dual_5": {},
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
 }
-DUAL_STEPS = {"dual_2": 2, "dual_3": 3, "dual_5": 5}
+DUAL_STEPS = {"dual_1.25": 1.25, "dual_2": 2, "dual_3": 3, "dual_5": 5}
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:

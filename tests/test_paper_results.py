@@ -23,7 +23,16 @@ from evenprune import (
     paper_wording,
 )
 from evenprune.paper_ablations import buffer_table, tolerance_table
-from evenprune.paper_cells import Spread, figure, is_printed, one_per_seed, standard_errors, table_of
+from evenprune.paper_cells import (
+    SeedMet,
+    Spread,
+    cell_of,
+    figure,
+    is_printed,
+    one_per_seed,
+    standard_errors,
+    table_of,
+)
 from evenprune.paper_charts import thinned
 from evenprune.paper_printed import CIFAR, FACES, ROUNDING, Number, printed
 from evenprune.paper_results import Changes, Results, Run, Task, Timed
@@ -199,13 +208,19 @@ def test_whether_the_tolerance_was_met_is_told_seed_by_seed():
     gaps = (0.0501, 0.04, 0.05, 0.05000001)
     runs = [with_figures(run(seed=seed), max_excess_gap=gap) for seed, gap in enumerate(gaps)]
     cell = next(c for c in table_of(HARD, runs[::-1], printed()).cells if c.method == "CEAG")
-    assert [(one.seed, one.max_excess_gap, one.met) for one in cell.met_by_seed] == [
+    assert [(one.seed, one.disparity, one.met) for one in cell.met_by_seed] == [
         (0, 0.0501, False), (1, 0.04, True), (2, 0.05, True), (3, 0.05000001, False),
     ]  # fmt: skip
     assert cell.met == 2
     assert [paper_wording.seed_met(one, 0.05) for one in cell.met_by_seed] == [
         "seed 0: 5.01 > 5", "seed 1: 4.00 ≤ 5", "seed 2: 5.00 ≤ 5", "seed 3: 5.00000 > 5",
     ]  # fmt: skip
+
+
+def test_a_bound_on_pairs_is_judged_by_them():
+    alone = with_figures(run(method="PW"), max_excess_gap=0.01, pairwise_disparity=0.998)
+    assert cell_of("PW", [alone], 0.1, {}).met_by_seed == (SeedMet(alone.seed, 0.998, met=False),)
+    assert cell_of("CEAG", [replace(alone, method="CEAG")], 0.1, {}).met == 1
 
 
 def test_near_is_one_point_in_training_and_one_and_a_half_in_test():

@@ -20,7 +20,6 @@ from benchmarks.pointwise_settings import (
     report,
     using,
 )
-from evenprune import pointwise_conv
 from evenprune.pointwise_conv import PAIR_UP, PRODUCT, Setting, block_of
 
 WIDEN = Case("product", Layer(16, 96, 64))
@@ -54,13 +53,6 @@ def test_the_table_ends_with_totals() -> None:
         ("5 runs, 24 → 144 × 32²", text, "ours is used"),
         ("5 runs, all layers", "ours 20 / 40 / 60, cuDNN 80 / 160 / 240, floor 16", ""),
     ]
-
-
-def test_the_switch_is_on_for_as_long_as_it_is_asked_for() -> None:
-    assert not pointwise_conv.MEASURED
-    with benchmark.switched_on():
-        assert pointwise_conv.MEASURED
-    assert not pointwise_conv.MEASURED
 
 
 # --- settings ---

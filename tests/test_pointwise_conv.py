@@ -52,9 +52,8 @@ def test_which_layers_fit() -> None:
     assert not layer(4 * 96, 16, 1, 1, images=0)
 
 
-def test_on_the_cpu_the_plain_convolution_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_cpu_the_plain_convolution_serves() -> None:
     x, weight = torch.randn(2, 64, 8, 8, dtype=torch.bfloat16), torch.randn(64, 16, 1, 1)
-    monkeypatch.setattr(pointwise_conv, "MEASURED", True)
     assert fits(x, weight, POINTWISE)
     assert not pointwise_conv.serves(x, weight, POINTWISE)
 

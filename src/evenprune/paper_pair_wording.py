@@ -14,13 +14,14 @@ RECIPES = {
     TABLE: "weight decay on all layers, as in table 1",
     "decay_last": "weight decay on the last layer alone, as the paper's published code",
     "float32": "float32 throughout, as the paper's published code",
+    "dual_1.25": "1.25 times the dual step",
     "dual_2": "twice the dual step",
     "dual_3": "three times the dual step",
     "dual_5": "five times the dual step",
     "macro": "groups averaged alike in the constraints, as the paper's published code",
 }
 SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "last layer"}
-SHORT |= {f"dual_{n}": f"{n} × dual step" for n in (2, 3, 5)} | {"macro": "groups alike"}
+SHORT |= {f"dual_{n}": f"{n} × dual step" for n in ("1.25", 2, 3, 5)} | {"macro": "groups alike"}
 MOST_ALONE = 10  # runs that are named
 TOLD = {
     ("train", "accuracy"): "training accuracy",

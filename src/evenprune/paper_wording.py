@@ -117,7 +117,7 @@ def tolerance_met(cell: Cell) -> str:
 
 def seed_met(one: SeedMet, tolerance: float) -> str:
     """ "seed 0: 2.29 > 2", with as many digits as keep the two apart."""
-    value, limit = 100 * one.max_excess_gap, 100 * tolerance
+    value, limit = 100 * one.disparity, 100 * tolerance
     digits = next((d for d in (2, 3, 4) if one.met or round(value, d) > limit), 5)
     text = f"{value:.{digits}f}".replace("-", "−")
     return f"seed {one.seed}: {text} {'≤' if one.met else '>'} {limit:g}"
