@@ -142,6 +142,25 @@ def test_kernels_on_the_device(shape: Shape, channels: int) -> None:
         assert float((a.double() - b).detach().norm() / b.detach().norm()) < 5e-3
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_widened_layer_of_many_channels_on_the_device(runs: int, stride: int) -> None:
+    wide = widened(nn.Conv2d(64, 128, 3, stride, 1, bias=False).cuda(), runs)
+    wide = wide.to(memory_format=torch.channels_last)
+    x = torch.randn(4, runs * 64, 9, 8, device="cuda").to(memory_format=torch.channels_last)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        got = wide(x)
+    assert got.dtype == torch.bfloat16
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    grown = torch.randn_like(got)
+    got.backward(grown)
+    weight = wide.weight.detach().clone().requires_grad_()
+    expected = nn.functional.conv2d(x, weight, None, stride, 1, groups=runs)
+    expected.backward(grown.float())
+    for a, b in ((got.float(), expected), (wide.weight.grad, weight.grad)):
+        assert float((a - b).detach().norm() / b.detach().norm()) < 1e-2
+
+
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("act", ["none", "relu", "relu6"])
 @pytest.mark.parametrize("training", [True, False])

@@ -52,3 +52,18 @@ def test_the_size_of_the_result(size: tuple[int, int]) -> None:
         if min(size) + 2 * pad >= kernel:
             made = nn.Conv2d(1, 1, kernel, stride=stride, padding=pad)(torch.zeros(1, 1, *size))
             assert Shape(kernel, stride, pad, 1).result(*size) == tuple(made.shape[2:])
+
+
+@pytest.mark.parametrize("shape", [Shape(3, 1, 1, 3), Shape(3, 2, 1, 2), Shape(1, 2, 0, 4)], ids=str)
+def test_run_by_run_is_the_plain_convolution(shape: Shape) -> None:
+    x = torch.randn(2, shape.runs * 5, 7, 6, dtype=torch.float64, requires_grad=True)
+    size = (shape.runs * 4, 5, shape.kernel, shape.kernel)
+    weight = torch.randn(size, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(shape.runs * 4, dtype=torch.float64, requires_grad=True)
+    got = grouped_conv.run_by_run(x.to(memory_format=torch.channels_last), weight, bias, shape)
+    expected = nn.functional.conv2d(x, weight, bias, shape.stride, shape.pad, groups=shape.runs)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    grown, given = torch.randn_like(expected), (x, weight, bias)
+    found, truth = ((y, *torch.autograd.grad(y, given, grown)) for y in (got, expected))
+    for a, b in zip(found, truth, strict=True):
+        torch.testing.assert_close(a, b)

@@ -3,7 +3,8 @@
 A widened network calls one convolution with `runs` groups of 16 to 64 channels each. cuDNN falls back to one
 kernel per group for strided layers and for layers of 3 channels, and is slow for a single run. The kernels of
 conv_kernels.py take over there; elsewhere, and without Triton or a GPU, torch.nn.functional.conv2d serves.
-Tests hold the two against each other.
+Tests hold the two against each other. Of more channels cuDNN also goes from run to run, but may choose an
+algorithm that is many times slower than that of a single run: there each run is a convolution of its own.
 
 The kernels that gather, measured on one H200 (CifarResNet-56, batch 128; forward, gradient of input and of
 weight, in µs): a strided 3×3 layer of 25 runs: cuDNN 2,337, here 486; strided 1×1: 2,192 and 115; the first
@@ -283,6 +284,19 @@ def serves(x: Tensor, weight: Tensor, shape: Shape) -> bool:
         return False
     few = shape.runs <= FEW_RUNS or channels <= LEAST_INPUT
     return few or shape.stride > 1 or (shape.walks(channels) and shape.walks(out))
+
+
+def has_many_channels(x: Tensor, weight: Tensor, shape: Shape) -> bool:
+    """Whether `run_by_run` is the better way."""
+    wide = max(weight.shape[0] // shape.runs, weight.shape[1]) > MOST_CHANNELS
+    return wide and shape.runs > 1 and x.is_cuda and half_type(x) is not None
+
+
+def run_by_run(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
+    """The convolution as one of each run: images and weights are copied apart, results together."""
+    pairs = zip(x.chunk(shape.runs, 1), weight.to(x.dtype).chunk(shape.runs), strict=True)
+    y = torch.cat([F.conv2d(image, own, None, shape.stride, shape.pad) for image, own in pairs], 1)
+    return y if bias is None else y + bias.to(y.dtype).view(1, -1, 1, 1)
 
 
 def half_type(x: Tensor) -> torch.dtype | None:

@@ -87,6 +87,8 @@ class WideConv2d(nn.Conv2d):
                 return pointwise_conv.convolve(input.to(half), self.weight, self.bias, shape.runs)
             if shape is not None and grouped_conv.serves(input, self.weight, shape):
                 return grouped_conv.convolve(input.to(half), self.weight, self.bias, shape)
+            if shape is not None and grouped_conv.has_many_channels(input, self.weight, shape):
+                return grouped_conv.run_by_run(input.to(half), self.weight, self.bias, shape)
         return super().forward(input)
 
     def _plain(self) -> bool:
