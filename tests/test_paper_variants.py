@@ -205,7 +205,7 @@ def test_runs_of_different_code_are_told_apart(results):
         (found,) = variants([replace(run, commit=after) for run in own], usual, printed())
         return " ".join(paper_pair_wording.sentences(found))
 
-    told = "the runs of NFT, EL + RB and CEAG are of different code (table 1: aaa; last layer: bbb)."
+    told = "the runs of NFT, EL + RB and CEAG are of different code (table 1: aaa; decay of last layer: bbb)."
     assert said("aaa", "bbb").endswith(told)
     for pair in (("aaa", "aaa"), ("aaa", None), (None, None)):
         assert "different code" not in said(*pair)
@@ -310,7 +310,7 @@ def test_the_sentence_follows_the_numbers(report):
 def test_the_sentence_on_a_recipe_tells_whether_it_comes_nearer_to_the_paper(report):
     variant = report.variants[1]
     said = paper_pair_wording.sentences(variant)
-    assert said[0].startswith("Last layer minus table 1, 3 seeds: training accuracy ")
+    assert said[0].startswith("Decay of last layer minus table 1, 3 seeds: training accuracy ")
     pairs = [row.figures["train"]["accuracy"] for row in variant.rows]
     before, after = (
         statistics.fmean(
@@ -340,12 +340,18 @@ def test_page_text_and_document_show_the_section(report):
     page, text = paper_page.to_html(report), paper_text.to_text(report)
     section = page.split('<section id="variants"')[1].split("</section>")[0]
     assert "The recipe, varied" in section
-    assert section.count("<tbody>") == 1 + 3
+    assert section.count("<tbody>") == 2 + 1 + 3  # an overview of two places, and the cells
     pair = report.variants[0].rows[0].figures["test"]["accuracy"]
     error = pair.difference.standard_error
     assert error is not None
     for part in (f"{100 * pair.first.mean:.2f}", f"± {100 * error:.2f} se"):
         assert part in section
+    overview = section.split("<details>")[0]
+    for variant in report.variants:
+        for row in variant.rows:
+            for own in (row.figures[split]["accuracy"] for split in ("train", "test")):
+                moved = f"<b>{100 * own.second.mean:.2f}</b> <small>from {100 * own.first.mean:.2f}</small>"
+                assert moved in overview
     for variant in report.variants:
         for sentence in paper_pair_wording.sentences(variant):
             assert sentence in html.unescape(section)

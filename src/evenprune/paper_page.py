@@ -170,11 +170,13 @@ def _variants(report: PaperReport) -> str:
     if not report.variants and not report.variants_alone:
         return ""
     lead = (
-        "Cells of the paper under another recipe, beside the one that they are to be compared with. The "
+        "Cells of the paper under another recipe, and from where that moved them: the usual one's. The "
         "difference is taken seed by seed: its mean ± its standard error; shaded where its 95 % limits "
-        "(Student's t) leave out zero."
+        "(Student's t) leave out zero. Below, each with all its numbers."
     )
-    parts = [pairs.variant_part(variant, words.size(report, variant.task)) for variant in report.variants]
+    sizes = [words.size(report, variant.task) for variant in report.variants]
+    parts = [pairs.overview(report.variants, sizes)] if report.variants else []
+    parts += [pairs.variant_part(*own) for own in zip(report.variants, sizes, strict=True)]
     if report.variants_alone:
         parts.append(
             f'<p class="facts">{marked(paper_pair_wording.alone_sentence(report.variants_alone))}</p>'

@@ -1,6 +1,6 @@
 """Tables of paired differences for the page: the recipe, varied, and other pairs of ways to train a cell."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from evenprune import paper_page_tables as tables
 from evenprune import paper_pair_wording as said
@@ -13,15 +13,57 @@ from evenprune.paper_pairs import Contrast, Pair
 from evenprune.paper_results import EPOCHS
 from evenprune.paper_variants import Variant
 
+COLUMNS = ("paper", "here", 'diff<span class="long">erence</span>')  # of either split
+
+
+def overview(variants: Sequence[Variant], sizes: Sequence[str]) -> str:
+    """The accuracies of all, one line a recipe and method."""
+    splits = "".join(
+        f'<th scope="colgroup" colspan="{len(COLUMNS)}" class="first">{name}: accuracy</th>'
+        for name in tables.SPLIT_WORDS.values()
+    )
+    heads = "".join(
+        f'<th scope="col" class="{"first" if name == COLUMNS[0] else ""}">{name}</th>'
+        for _ in SPLITS
+        for name in COLUMNS
+    )
+    head = f'<thead><tr><th rowspan="2" scope="col">What differs</th>{splits}</tr><tr>{heads}</tr></thead>'
+    places = dict[str, list[str]]()
+    for variant, size in zip(variants, sizes, strict=True):
+        places.setdefault(_place(variant, size), []).extend(_lines(variant))
+    body = "".join(tables.cell_body(escaped(place), "", lines) for place, lines in places.items())
+    return tables.boxed(f'<table class="cells">{head}{body}</table>', "All recipes: accuracy")
+
+
+def _lines(variant: Variant) -> Iterator[str]:
+    for row in variant.rows:
+        name = f"{marked(words.method_name(row.method))}: {escaped(said.short_name(variant.second))}"
+        seeds = f"<small>{len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''}</small>"
+        cells = [cell for split in SPLITS for cell in _before_and_after(row.figures[split]["accuracy"])]
+        yield tables.line(f"{name} {seeds}", cells, "here")
+
+
+def _before_and_after(pair: Pair) -> tuple[str, ...]:
+    return (
+        tables.number(words.printed_mean(pair.paper), kind="soft first"),
+        tables.number(words.mean(pair.second), f"from {words.mean(pair.first)}"),
+        _difference("", pair),
+    )
+
+
+def _place(variant: Variant, size: str) -> str:
+    short = "" if variant.epochs == EPOCHS else f", {variant.epochs} epochs"
+    return f"{words.short_title(variant.task)}{size}, {words.sparsity(variant.sparsity)} sparse{short}"
+
 
 def variant_part(variant: Variant, size: str) -> str:
-    """One recipe beside another: its heading, what one sees, and the numbers."""
-    short = "" if variant.epochs == EPOCHS else f", {variant.epochs} epochs"
-    place = f"{words.short_title(variant.task)}{size}, {words.sparsity(variant.sparsity)} sparse{short}"
+    """One recipe beside another, to be unfolded: what one sees, and the numbers."""
+    place = _place(variant, size)
     names = said.short_name(variant.first), said.short_name(variant.second)
     table = contrast_table(variant.rows, *names, label=place)
     seen = f'<p class="lead">{marked(" ".join(said.sentences(variant)))}</p>'
-    return f"<h3>{escaped(place)}: {escaped(said.variant_title(variant))}</h3>{seen}{table}"
+    title = f"{escaped(place)}: {escaped(said.variant_title(variant))}"
+    return f"<details><summary>{title}</summary>{seen}{table}</details>"
 
 
 def contrast_table(rows: Sequence[Contrast], first: str, second: str, *, label: str) -> str:

@@ -20,7 +20,7 @@ RECIPES = {
     "dual_5": "five times the dual step",
     "macro": "groups averaged alike in the constraints, as the paper's published code",
 }
-SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "last layer"}
+SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "decay of last layer"}
 SHORT |= {f"dual_{n}": f"{n} × dual step" for n in ("1.25", 2, 3, 5)} | {"macro": "groups alike"}
 MOST_ALONE = 10  # runs that are named
 TOLD = {
