@@ -142,14 +142,18 @@ def dense(flags: argparse.Namespace, where: Where) -> None:
     where.say(dense_model.sentence(document, flags.weights))
 
 
+def fill(cells: Sequence[Cell], flags: argparse.Namespace, where: Where) -> None:
+    if not runner.is_finished(cells, where):
+        runner.fill(start_from(flags, where), cells, recipe_for(flags, RECIPE), where)
+
+
 def table(flags: argparse.Namespace, where: Where) -> None:
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
-    runner.fill(start_from(flags, where), cells, recipe_for(flags, RECIPE), where)
+    fill(cells, flags, where)
 
 
 def buffers(flags: argparse.Namespace, where: Where) -> None:
-    cells = buffer_cells(flags.seeds, flags.k)
-    runner.fill(start_from(flags, where), cells, recipe_for(flags, RECIPE), where)
+    fill(buffer_cells(flags.seeds, flags.k), flags, where)
 
 
 def multipliers_of(flags: argparse.Namespace) -> Path:
@@ -207,6 +211,8 @@ def variant(flags: argparse.Namespace, where: Where) -> None:
     recipe = recipe_for(flags, recipe)
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
     cells = [varied(cell, flags.recipe) for cell in cells]
+    if runner.is_finished(cells, apart):
+        return
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe not in ("plain", "float32")):
         start = start_from(flags, where, recipe)  # the dense model in the precision of the runs
         start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})

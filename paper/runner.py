@@ -105,6 +105,14 @@ def measure(
     return Start(model, data, answers, facts or {})
 
 
+def is_finished(cells: Sequence[Cell], where: Where) -> bool:
+    """Whether there is nothing to train, which is then told: no need to measure the dense model."""
+    finished = not results_file.missing(results_file.read(where.results), cells)
+    if finished:
+        where.say(f"All {len(cells)} runs are finished.")
+    return finished
+
+
 def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
     """Train the cells that the results lack; the file grows after each fleet."""
     missing = results_file.missing(results_file.read(where.results), cells)

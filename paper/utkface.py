@@ -221,8 +221,7 @@ def fill(
     for task in dict.fromkeys(cell.task for cell in cells):
         own = [cell for cell in cells if cell.task == task]
         where.say(f"{task.target}/{task.group}:")
-        if not results_file.missing(results_file.read(where.results), own):
-            where.say(f"All {len(own)} runs are finished.")
+        if runner.is_finished(own, where):
             continue
         if task not in held:
             held.clear()  # the images of one task are in memory at a time

@@ -1,5 +1,6 @@
 """The same images from every form of CIFAR-100, damaged files told plainly, and no pickle runs anything."""
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -542,7 +543,22 @@ def test_plain_data_is_read_as_pickle_reads_it(fields, protocol):
     assert array_pickle.read(pickle.dumps(fields, protocol=protocol)) == fields
 
 
-@given(shape=st.lists(st.integers(0, 5), min_size=2, max_size=2), protocol=st.integers(3, 4))
+@given(text=st.text(st.characters(max_codepoint=127)), protocol=st.integers(0, 5))
+def test_bytes_become_text_in_every_protocol(text, protocol):
+    """Python 3 spells bytes as a call of _codecs.encode in the protocols that Python 2 reads."""
+    fields = {text.encode(): [text.encode()]}
+    assert array_pickle.read(pickle.dumps(fields, protocol=protocol)) == {text: [text]}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("a", "utf-8"), ("€", "latin1"), (1, "latin1"), ("a",), ("a", "latin1", 1)]
+)
+def test_no_other_encoding_is_called(arguments):
+    with pytest.raises(array_pickle.NotPlainData, match="unknown way"):
+        array_pickle.read(pickle.dumps({"data": Runs(codecs.encode, *arguments)}, protocol=2))
+
+
+@given(shape=st.lists(st.integers(0, 5), min_size=2, max_size=2), protocol=st.integers(2, 4))
 def test_arrays_of_python_3_and_of_python_2(shape, protocol):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     for program in (pickle.dumps({"x": array}, protocol=protocol), python2_pickle({"x": array})):

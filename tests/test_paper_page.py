@@ -207,7 +207,7 @@ def test_runs_that_diverged_are_told_of(few, folder):
     assert [cell.method for cell in cells if cell.diverged] == ["EL"]
     page = paper_page.to_html(made)
     assert page.count("1 of 3 seeds diverged") == 1
-    assert page.count("buffer of 40, diverged in epoch 42") == 1
+    assert page.count("buffer of 40, diverged in epoch 41") == 1
 
 
 def test_long_traces_are_thinned(few, report, folder):

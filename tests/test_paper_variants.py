@@ -4,6 +4,7 @@ import copy
 import html
 import json
 import math
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from evenprune import (
     paper_results,
     paper_text,
 )
-from evenprune.paper_cells import is_printed, table_of
+from evenprune.paper_cells import audit_of, is_printed, table_of
 from evenprune.paper_printed import CIFAR, printed
 from evenprune.paper_results import Results
 from evenprune.paper_runtimes import timed_runs
@@ -336,7 +337,7 @@ def test_the_sentence_on_a_recipe_tells_whether_it_comes_nearer_to_the_paper(rep
     assert f"{word} the paper's" in paper_pair_wording.sentences(replace(variant, rows=tuple(swapped)))[0]
 
 
-def test_page_text_and_document_show_the_section(report):
+def test_page_text_and_document_show_the_section(report, results):
     page, text = paper_page.to_html(report), paper_text.to_text(report)
     section = page.split('<section id="variants"')[1].split("</section>")[0]
     assert "The recipe, varied" in section
@@ -346,6 +347,13 @@ def test_page_text_and_document_show_the_section(report):
     assert error is not None
     for part in (f"{100 * pair.first.mean:.2f}", f"± {100 * error:.2f} se"):
         assert part in section
+    floor = report.variants[0].rows[0].figures["test"]["max_excess_gap"].floor
+    audits = [audit_of(run, 0.5) for run in results.variants if run.recipe == "fast"]
+    assert floor.mean == pytest.approx(
+        statistics.fmean(a.noise_floor["max_excess_gap"]["mean"] for a in audits)
+    )
+    assert f"<b>{100 * floor.mean:.1f}</b>" in section
+    assert re.search(rf"max ψ .* {100 * floor.mean:.1f}$", text, re.MULTILINE)
     overview = section.split("<details>")[0]
     for variant in report.variants:
         for row in variant.rows:

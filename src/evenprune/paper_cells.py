@@ -98,7 +98,8 @@ def audit_of(run: Run, tolerance: float) -> Audit | None:
     return audit_tally(tally_of(run, "test"), Options(tolerance=tolerance, confidence=CONFIDENCE))
 
 
-def _floor(audits: Sequence[Audit], key: str) -> Range | None:
+def floor_of(audits: Sequence[Audit], key: str) -> Range | None:
+    """What chance alone shows of a disparity, mean over the runs."""
     ranges = [audit.noise_floor[key] for audit in audits]
     if not ranges:
         return None
@@ -224,7 +225,7 @@ def cell_of(
     }
     for key in DISPARITIES:
         bare = figures["test"][key]
-        figures["test"][key] = replace(bare, floor=_floor(audits, key), beyond=_beyond(audits, key))
+        figures["test"][key] = replace(bare, floor=floor_of(audits, key), beyond=_beyond(audits, key))
     words = [audit.verdict for audit in audits]
     met = () if tolerance is None else tuple(_met(run, tolerance) for run in runs)
     return Cell(

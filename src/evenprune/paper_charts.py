@@ -214,9 +214,10 @@ def multiplier_curve(trace: Trace, look: int, most: int) -> Curve:
     return Curve(points, look, f"{who}seed {trace.seed}")
 
 
-def epoch_curve(values: Sequence[float | None], look: int) -> Curve:
-    """In points; epochs that were not measured are left out."""
-    return Curve([(float(i), 100 * value) for i, value in enumerate(values) if value is not None], look, "")
+def epoch_curve(values: Sequence[float | None], look: int, first: int) -> Curve:
+    """In points, at the end of each epoch from the first one on; those not measured are left out."""
+    known = [(i, value) for i, value in enumerate(values) if i >= first and value is not None]
+    return Curve([(i + 1.0, 100 * value) for i, value in known], look, "")
 
 
 def thinned(values: Sequence[float], most: int) -> list[tuple[int, float]]:

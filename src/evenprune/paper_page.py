@@ -222,8 +222,9 @@ def _table_4(report: PaperReport) -> str:
     lead = (
         "A multiplier is the extra weight on one group's loss; it moves at every training step once pruning "
         "has ended. With a buffer it moves on the last outcomes of its group, without one on those of the "
-        "batch. <i>Travel</i> is the sum of all its moves, forth and back. The smaller pictures show the "
-        "disparity on training data, in points, with the tolerance as a dashed line."
+        "batch. <i>Travel</i> is the sum of its moves, forth and back, from one step that was kept to the "
+        "next. The smaller pictures show the disparity on training data after each epoch, in points, with "
+        "the tolerance as a dashed line."
     )
     return _section("table-4", title, lead, multiplier_panels(report.traces))
 

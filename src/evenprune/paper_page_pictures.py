@@ -1,6 +1,8 @@
 """The larger pictures of the report on the paper: multipliers over time, the dense model group by group."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenprune import paper_page_tables as tables
@@ -11,6 +13,7 @@ from evenprune.paper_charts import (
     MOST_POINTS,
     Curve,
     Frame,
+    Scale,
     epoch_curve,
     escaped,
     frame_of,
@@ -54,7 +57,8 @@ def _shared(traces: Sequence[Trace], panels: Sequence[Sequence[Trace]], most: in
         for trace in panel
         if trace.sparsity == first.sparsity and (trace.group is None) == (first.group is None)
     ]
-    return frame_of(multiplier_curve(trace, 0, most) for trace in alike)
+    frame = frame_of(multiplier_curve(trace, 0, most) for trace in alike)
+    return replace(frame, across=Scale(frame.across.low, math.ceil(frame.across.high)))
 
 
 def _panel(traces: Sequence[Trace], frame: Frame, most: int) -> str:
@@ -62,13 +66,14 @@ def _panel(traces: Sequence[Trace], frame: Frame, most: int) -> str:
     title = f"{words.method_name(first.method)}, {words.sparsity(first.sparsity)} sparse"
     ring = "" if first.buffer is None else "no buffer" if first.buffer == 0 else f"buffer of {first.buffer}"
     ended = sorted({trace.diverged for trace in traces if trace.diverged is not None})
-    ring = ", ".join(filter(None, [ring, *(f"diverged in epoch {epoch + 1}" for epoch in ended)]))
+    ring = ", ".join(filter(None, [ring, *(f"diverged in epoch {epoch}" for epoch in ended)]))
     curves = [multiplier_curve(trace, 1 + i % (COLOURS - 1), most) for i, trace in enumerate(traces)]
     lines = line_chart(curves, frame, title=f"Multipliers of {title}", tall=210)
     named = "".join(f'<li class="m{c.look}">{_named(t, c)}</li>' for t, c in zip(traces, curves, strict=True))
+    below = _disparities(traces, title, frame.across)
     return (
         f'<div><h3>{marked(title)} <small class="soft">{escaped(ring)}</small></h3>'
-        f'<div class="framed">{lines}</div><ul class="keys">{named}</ul>{_disparities(traces, title)}</div>'
+        f'<div class="framed">{lines}</div><ul class="keys">{named}</ul>{below}</div>'
     )
 
 
@@ -86,14 +91,15 @@ def _late(trace: Trace) -> float | None:
     return trace.multiplier[-1 - back] if back < len(trace.multiplier) else None
 
 
-def _disparities(traces: Sequence[Trace], title: str) -> str:
+def _disparities(traces: Sequence[Trace], title: str, epochs: Scale) -> str:
+    """Below the multipliers, over the same epochs."""
     key, name = ("pairwise_disparity", "Ψ_PW") if traces[0].group is None else ("max_excess_gap", "max ψ")
-    known = [epoch_curve(getattr(t, key), 1 + i % (COLOURS - 1)) for i, t in enumerate(traces)]
+    known = [epoch_curve(getattr(t, key), 1 + i % (COLOURS - 1), t.first_epoch) for i, t in enumerate(traces)]
     known = [curve for curve in known if curve.points]
     if not known:
         return ""
     level = None if traces[0].tolerance is None else 100 * traces[0].tolerance
-    frame = frame_of(known, *([] if level is None else [level]))
+    frame = replace(frame_of(known, *([] if level is None else [level])), across=epochs)
     chart = line_chart(known, frame, title=f"{name} of {title} by epoch", tall=120, level=level)
     shown = name.replace("Ψ_PW", "Ψ<sub>PW</sub>")
     return (

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from evenprune import paper_wording as words
+from evenprune.maximum import Range
 from evenprune.paper_ablations import Further
 from evenprune.paper_cells import Cell, Figure, Table
 from evenprune.paper_charts import Scale, escaped, floor_axis, floor_row, floor_scale, marked
@@ -69,7 +70,7 @@ def _cell(label: str, cell: Cell) -> str:
     if any(f.difference is not None for _, f in figures):
         lines.append(line("difference", [_difference(m, f) for m, f in figures]))
     if any(f.floor for _, f in figures):
-        lines.append(line("noise floor", [_floor(m, f) for m, f in figures]))
+        lines.append(line("noise floor", [floor(m, f.floor) for m, f in figures]))
     return cell_body(marked(label), _told(cell), lines)
 
 
@@ -90,11 +91,11 @@ def _difference(measure: str, figure: Figure) -> str:
     return number(words.signed(figure.difference), words.errors(figure), kind)
 
 
-def _floor(measure: str, figure: Figure) -> str:
-    if figure.floor is None:
+def floor(measure: str, of: Range | None) -> str:
+    if of is None:
         return number("", kind=first(measure))
-    low, high = words.COARSE.number(figure.floor.low), words.COARSE.number(figure.floor.high)
-    return number(words.COARSE.number(figure.floor.mean), f"{low}–{high}", first(measure))
+    low, high = words.COARSE.number(of.low), words.COARSE.number(of.high)
+    return number(words.COARSE.number(of.mean), f"{low}–{high}", first(measure))
 
 
 def _told(cell: Cell) -> str:

@@ -81,6 +81,8 @@ def _contrast(row: Contrast, first: str, second: str) -> str:
         tables.line(escaped(second), [_spread(m, pair.second) for m, pair in pairs], "here"),
         tables.line("difference", [_difference(m, pair) for m, pair in pairs]),
     ]
+    if any(pair.floor for _, pair in pairs):
+        lines.append(tables.line("noise floor", [tables.floor(m, pair.floor) for m, pair in pairs]))
     return tables.cell_body(marked(words.method_name(row.method)), _seeds(row), lines)
 
 

@@ -3,15 +3,17 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evenprune.paper_cells import Spread, one_per_seed
+from evenprune.maximum import Range
+from evenprune.paper_cells import DISPARITIES, Spread, audit_of, floor_of, one_per_seed
 from evenprune.paper_fields import MEASURES, SPLITS
 from evenprune.paper_printed import Number
 from evenprune.paper_results import Run
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5 %, 1 to 9 degrees
 NORMAL = 1.95996
+FLOOR_AT = 0.02  # a tolerance, for the audit: its noise floor is the same with any
 
 
 def student(degrees: int) -> float:
@@ -64,6 +66,7 @@ class Pair:
     second: Spread
     difference: Paired
     paper: Number | None
+    floor: Range | None = None  # of a disparity on test data, the second way
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,9 @@ def contrast(
         }
         for split in SPLITS
     }
+    audits = [a for a in (audit_of(other[seed], FLOOR_AT) for seed in seeds) if a]
+    for key in DISPARITIES:
+        figures["test"][key] = replace(figures["test"][key], floor=floor_of(audits, key))
     told = [{runs[seed].commit or "" for seed in seeds} - {""} for runs in (one, other)]
     return Contrast(one[seeds[0]].method, seeds, figures, tuple(tuple(sorted(c)) for c in told))
 

@@ -182,7 +182,7 @@ def _variant(variant: Variant, size: str) -> Iterator[RenderableType]:
     yield " ".join(pairs.sentences(variant))
     names = pairs.short_name(variant.first), pairs.short_name(variant.second)
     printed = any(pair.paper for row in variant.rows for of in row.figures.values() for pair in of.values())
-    grid = _grid("method", "data", "", *(["paper"] if printed else []), *names, "difference ± se")
+    grid = _grid("method", "data", "", *(["paper"] if printed else []), *names, "difference ± se", "floor")
     for row in variant.rows:
         lines = list(itertools.product(SPLITS, MEASURES))
         for i, (split, measure) in enumerate(lines):
@@ -197,7 +197,8 @@ def _pair(pair: Pair, *, printed: bool) -> list[str]:
     paper = [words.printed_mean(pair.paper)] if printed else []
     both = [f"{words.mean(s)} {words.deviation(s)}".strip() for s in (pair.first, pair.second)]
     mean, error = pairs.difference(pair.difference)
-    return [*paper, *both, f"{mean} {error.removesuffix(' se')}".strip()]
+    floor = "" if pair.floor is None else words.COARSE.number(pair.floor.mean)
+    return [*paper, *both, f"{mean} {error.removesuffix(' se')}".strip(), floor]
 
 
 # --- wall-clock ---

@@ -1,10 +1,11 @@
 """Arrays of bytes, numbers and texts from a pickle, without running anything that the pickle names.
 
 A pickle is a program: it names functions and calls them, so a file from a stranger can run any code. Here
-a name is never looked up. The three names by which numpy's arrays are spelled stand for objects of this
-module, which only store bytes; every other name is an error. Nor does numpy itself see what the file says
-of an array: a forged dtype could make it take bytes for addresses. The interpreter is Python's own one
-written in Python, as the one written in C can be told to reserve any amount of memory by a few bytes.
+a name is never looked up. The names by which numpy's arrays, and bytes in old protocols, are spelled stand
+for objects of this module, which only store bytes; every other name is an error. Nor does numpy itself see
+what the file says of an array: a forged dtype could make it take bytes for addresses. The interpreter is
+Python's own one written in Python, as the one written in C can be told to reserve any amount of memory by a
+few bytes.
 """
 
 import io
@@ -16,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARRAY, TYPE, MAKE = "numpy.ndarray", "numpy.dtype", "_reconstruct"
+ENCODE, EMPTY = "_codecs.encode", "bytes"  # how Python 3 spells bytes in the protocols that Python 2 reads
 NAMES = {
     ("numpy.core.multiarray", "_reconstruct"): MAKE,
     ("numpy._core.multiarray", "_reconstruct"): MAKE,  # as numpy 2 writes it
     ("numpy", "ndarray"): ARRAY,
     ("numpy", "dtype"): TYPE,
+    ("_codecs", "encode"): ENCODE,
+    ("__builtin__", "bytes"): EMPTY,
 }
 BYTES = ("u1", b"u1")
 
@@ -42,10 +46,20 @@ class _Name:
             return _Type(*arguments[:1])
         if self.meaning == MAKE:
             return _Array()
+        if self.meaning == ENCODE:
+            return _bytes_of(*arguments)
+        if self.meaning == EMPTY and not arguments:
+            return b""
         raise NotPlainData(f"it calls {self.meaning}")
 
     def __setstate__(self, state: Any) -> None:
         raise NotPlainData("it changes what a name means")
+
+
+def _bytes_of(text: Any = None, code: Any = None, *more: Any) -> bytes:
+    if not isinstance(text, str) or code != "latin1" or more or any(ord(letter) > 255 for letter in text):
+        raise NotPlainData("it spells bytes in an unknown way")
+    return text.encode("latin1")
 
 
 class _Type:
