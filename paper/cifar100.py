@@ -46,18 +46,15 @@ DYNAMICS_SPARSITY = 0.9
 STRIDE = 5  # every fifth step of a trace is kept
 RECIPE = runner.RECIPE
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
+DUAL_STEPS = {f"dual_{times:g}": times for times in (1.25, 2, 3, 5)}  # times the paper's
 VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in RECIPE
     "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
     "fast": {},  # to compare the plain one with, where both are shortened
     "decay_last": {"decay_only": ("fc",)},  # as the paper's published code: the last layer alone
     "float32": {"precision": "float32"},  # as the paper's, but in fleets and graphs
-    "dual_1.25": {},  # so many times the paper's dual step
-    "dual_2": {},
-    "dual_3": {},
-    "dual_5": {},
+    **{name: {} for name in DUAL_STEPS},
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
 }
-DUAL_STEPS = {"dual_1.25": 1.25, "dual_2": 2, "dual_3": 3, "dual_5": 5}
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:

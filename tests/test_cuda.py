@@ -19,10 +19,9 @@ from evenprune.training import Fitted, fit
 from evenprune.wide_layers import part, widened
 from tests.training_cases import Stops, data_for, images, network, recipe, trained
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning"),  # of torch's own import
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+# Of torch's own import, when something is compiled.
+compiles = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
 RUNS = [
     Run(method=methods.nft(), sparsity=0.5, seed=0),
@@ -53,6 +52,7 @@ def weights(one: Fitted) -> Tensor:
     return torch.cat([t.flatten() for t in one.model.state_dict().values() if t.is_floating_point()])
 
 
+@compiles
 @pytest.mark.parametrize(
     "changes",
     [
@@ -205,6 +205,7 @@ def test_depthwise_kernels_on_the_device(stride: int, channels: int, size: tuple
     assert all(torch.equal(a, b) for a, b in zip(found[1:], again, strict=True))  # a fixed order of sums
 
 
+@compiles
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_widened_depthwise_layer_on_the_device(compiled: bool) -> None:
     layer = nn.Conv2d(48, 48, 3, stride=2, padding=1, groups=48).cuda()
@@ -250,6 +251,7 @@ def test_pointwise_kernels_on_the_device(runs: int, channels: tuple[int, int], s
         assert all(torch.equal(a, b) for a, b in zip(found[1:], again, strict=True))  # a fixed order of sums
 
 
+@compiles
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_widened_pointwise_layer_on_the_device(compiled: bool) -> None:
     layer = nn.Conv2d(48, 24, 1).cuda()

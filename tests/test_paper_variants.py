@@ -192,6 +192,12 @@ def test_another_method_is_compared_with_the_papers_and_its_numbers(results, nam
     stepped = [replace(run, recipe=name, **changed) for run in usual]
     (found,) = variants(stepped, results.runs, printed())
     assert (found.first, found.second) == ("table", name)
+    words = {
+        "dual_5": ("5 × dual step", "5 times the dual step"),
+        "macro": ("groups alike", "groups averaged alike"),
+    }
+    assert paper_pair_wording.short_name(name) == words[name][0]
+    assert paper_pair_wording.variant_title(found).startswith(words[name][1])
     (row,) = found.rows
     assert (row.method, row.seeds) == ("EL + RB", (0, 1, 2))
     assert row.figures["train"]["accuracy"].paper.mean == 0.946

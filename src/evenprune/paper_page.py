@@ -170,9 +170,9 @@ def _variants(report: PaperReport) -> str:
     if not report.variants and not report.variants_alone:
         return ""
     lead = (
-        "Cells of the paper under another recipe, and from where that moved them: the usual one's. The "
-        "difference is taken seed by seed: its mean ± its standard error; shaded where its 95 % limits "
-        "(Student's t) leave out zero. Below, each with all its numbers."
+        "Cells of the paper under another recipe; “from”: the same seeds under the one it is compared "
+        "with. The difference is taken seed by seed: its mean ± its standard error; shaded where its 95 % "
+        "limits (Student's t) leave out zero. Below, each with all its numbers."
     )
     sizes = [words.size(report, variant.task) for variant in report.variants]
     parts = [pairs.overview(report.variants, sizes)] if report.variants else []

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from evenprune.paper_pairs import Contrast, Pair, Paired
-from evenprune.paper_variants import FAST, PLAIN, TABLE, Variant
+from evenprune.paper_variants import DUAL, FAST, PLAIN, TABLE, Variant
 from evenprune.paper_wording import POINTS, listed, signed
 from evenprune.wording import shorten, visible
 
@@ -14,14 +14,14 @@ RECIPES = {
     TABLE: "weight decay on all layers, as in table 1",
     "decay_last": "weight decay on the last layer alone, as the paper's published code",
     "float32": "float32 throughout, as the paper's published code",
-    "dual_1.25": "1.25 times the dual step",
-    "dual_2": "twice the dual step",
-    "dual_3": "three times the dual step",
-    "dual_5": "five times the dual step",
     "macro": "groups averaged alike in the constraints, as the paper's published code",
 }
-SHORT = {PLAIN: "plain float32", TABLE: "table 1", "decay_last": "decay of last layer"}
-SHORT |= {f"dual_{n}": f"{n} × dual step" for n in ("1.25", 2, 3, 5)} | {"macro": "groups alike"}
+SHORT = {
+    PLAIN: "plain float32",
+    TABLE: "table 1",
+    "decay_last": "decay of last layer",
+    "macro": "groups alike",
+}
 MOST_ALONE = 10  # runs that are named
 TOLD = {
     ("train", "accuracy"): "training accuracy",
@@ -34,11 +34,19 @@ def recipe_name(name: str, other: str = "") -> str:
     """In full; a table's decay is spoken of only where it is what differs."""
     if name == TABLE and other != "decay_last":
         return "the recipe of table 1"
+    if name.startswith(DUAL):
+        return f"{_times(name)} times the dual step"
     return RECIPES.get(name, f"recipe {shorten(visible(name), 40)}")
 
 
 def short_name(name: str) -> str:
+    if name.startswith(DUAL):
+        return f"{_times(name)} × dual step"
     return SHORT.get(name, shorten(visible(name), 16))
+
+
+def _times(name: str) -> str:
+    return shorten(visible(name.removeprefix(DUAL)), 16)
 
 
 def variant_title(variant: Variant) -> str:

@@ -78,16 +78,17 @@ class WideConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """By our kernels for depthwise, 1×1 or narrow layers where they serve; otherwise by cuDNN."""
+        half, shape = half_type(input), self._shape()
         if self._plain():
-            half, stride, pad = half_type(input), self.stride[0], int(self.padding[0])
+            stride, pad = self.stride[0], int(self.padding[0])
             if depthwise_conv.serves(input, self.weight, stride, pad):
                 return depthwise_conv.convolve(input.to(half), self.weight, self.bias, stride)
-            shape = self._shape()
-            if shape is not None and pointwise_conv.serves(input, self.weight, shape):
+        if shape is not None:
+            if pointwise_conv.serves(input, self.weight, shape):
                 return pointwise_conv.convolve(input.to(half), self.weight, self.bias, shape.runs)
-            if shape is not None and grouped_conv.serves(input, self.weight, shape):
+            if grouped_conv.serves(input, self.weight, shape):
                 return grouped_conv.convolve(input.to(half), self.weight, self.bias, shape)
-            if shape is not None and grouped_conv.has_many_channels(input, self.weight, shape):
+            if grouped_conv.has_many_channels(input, self.weight, shape):
                 return grouped_conv.run_by_run(input.to(half), self.weight, self.bias, shape)
         return super().forward(input)
 
