@@ -77,10 +77,23 @@ def no_tickets(norm: nn.BatchNorm2d) -> Tensor:
 
 
 def plain(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: Act) -> Tensor:
-    y = nn.BatchNorm2d.forward(norm, x)
+    y = nn.BatchNorm2d.forward(norm, moving(x) if norm.training and x.element_size() < 4 else x)
     if residual is not None:
         y = y + residual
     return y if act == "none" else F.relu(y) if act == "relu" else F.relu6(y)
+
+
+def moving(x: Tensor) -> Tensor:
+    """x; no gradient passes to channels that stand still: one value, not zero, at every pixel of the batch.
+
+    Pruning leaves many of them, in depthwise layers above all: a filter without weights, its norm's bias, and
+    layers that see nothing else. Their norms multiply gradients by 1 / √eps = 316, layer upon layer. The sum
+    over all pixels is zero, and with it the gradient of every parameter before; in 16 bits, what is left of
+    the sum is rounding, larger than all other gradients together. A channel of zeros may be that of a filter
+    of zeros, which can still learn.
+    """
+    still = ((x == x[:1, :, :1, :1]) & (x != 0)).all(dim=(0, 2, 3), keepdim=True)
+    return torch.where(still, x.detach(), x)
 
 
 def serves(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None) -> bool:

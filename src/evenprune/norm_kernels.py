@@ -97,6 +97,7 @@ def _finish_moments(
     """mean and 1 / √(variance + eps) of all rows; the running statistics move by `momentum`, `batches` by 1.
 
     With d_c = m_c - m_0:  m = m_0 + Σ n_c d_c / n,  Σ (x - m)² = Σ_c [Σ (x - m_c)² + n_c d_c²] - n (m - m_0)²
+    The scale of a column that stands still is 0: z is 0 either way, and no gradient passes (fused_norm.moving).
     """
     chunks = tl.num_programs(1)
     own, spread, known = _sums_of(part, column, columns, chunks, CHUNKS)
@@ -110,7 +111,8 @@ def _finish_moments(
     square = tl.maximum(square, 0.0)
     whole = first + shift
     tl.store(mean + column, whole, mask=inside)
-    tl.store(scale + column, 1.0 / tl.sqrt(square / rows + eps), mask=inside)
+    steep = tl.where((square == 0.0) & (whole != 0.0), 0.0, 1.0 / tl.sqrt(square / rows + eps))
+    tl.store(scale + column, steep, mask=inside)
     if tl.program_id(0) == 0:
         tl.store(batches, tl.load(batches) + 1)
     before = tl.load(running_mean + column, mask=inside, other=0.0)
