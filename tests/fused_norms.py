@@ -54,6 +54,20 @@ def largest_error(**case: Any) -> float:
     return max(float((a - b).norm() / a.norm().clamp(min=1e-3)) for a, b in zip(*pairs, strict=True))
 
 
+def still_error() -> float:
+    """The kernels' result and gradient of channels of threes and of zeros, against what they should be."""
+    norm, x = nn.BatchNorm2d(16), torch.zeros(2, 16, 3, 3)
+    x[:, :8] = 3
+    x.requires_grad_()
+    nn.init.normal_(norm.bias)
+    y = fused_norm.fused(norm, x, None, "none", twice=False)
+    assert isinstance(y, Tensor)
+    grown = torch.randn(y.shape)
+    (dx,) = torch.autograd.grad(y, x, grown)
+    off = float((y - norm.bias[None, :, None, None]).detach().abs().max()) + float(dx[:, :8].abs().max())
+    return off + float(bool((dx[:, 8:] == 0).all()))  # a filter of zeros can learn
+
+
 class Block(nn.Module):
     """Two layers and a shortcut, three times: every result has two uses."""
 
@@ -98,4 +112,5 @@ if __name__ == "__main__":
         twice = size is not SIZES[1]
         error = largest_error(size=size, act=act, more=more, twice=twice, training=training)
         print(size, act, "residual" if more else "alone", "training" if training else "evaluating", error)
+    print("still", still_error())
     print("network", whole_network_error())

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from evenprune.fleet import extract, widen
-from evenprune.fused_norm import NormAct, Table, chunks_of, serves, tile_width, tiles
+from evenprune.fused_norm import NormAct, Table, chunks_of, moving, serves, tile_width, tiles
 from evenprune.models import cifar_resnet56, mobilenet_v2, resnet34
 from evenprune.norm_fusion import fuse
 from tests.kernel_process import interpreted, needs_triton
@@ -23,8 +23,9 @@ ROOT = Path(__file__).parent.parent
 def test_kernels_agree_with_the_plain_operations() -> None:
     """Result, all gradients, running statistics. In a process of its own: Triton chooses its interpreter."""
     printed = interpreted("fused_norms")
-    *cases, network = (float(line.rsplit(" ", 1)[1]) for line in printed)
+    *cases, still, network = (float(line.rsplit(" ", 1)[1]) for line in printed)
     assert len(cases) == 20
+    assert still == 0, printed
     assert max(cases) < 1e-6, printed
     assert network < 1e-5, printed  # rounding, through seven layers
 
@@ -156,6 +157,65 @@ def test_a_widened_model_has_no_norm_left_over_and_the_model_stays_plain(
     for plain in (model, extract(wide, 1)):
         assert not any(isinstance(module, NormAct) for module in plain.modules())
     assert set(wide.state_dict()) == set(model.state_dict())
+
+
+# --- channels that stand still ---
+
+
+class Standing(nn.Module):
+    """Channel 0: a filter without weights, its norm's bias, a depthwise weight of the middle pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen, self.depth, self.narrow = (
+            nn.Conv2d(3, 6, 1),
+            nn.Conv2d(6, 6, 1, groups=6),
+            nn.Conv2d(6, 4, 1),
+        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(channels) for channels in (6, 6, 4)])
+        for norm in self.norms:
+            NormAct.become(norm)
+            nn.init.uniform_(norm.bias, 0.5, 1)
+        self.widen.weight.data[0] = 0
+        self.widen.bias.data[0] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        acts = ("relu6", "relu6", "none")
+        for conv, norm, act in zip((self.widen, self.depth, self.narrow), self.norms, acts, strict=True):
+            parameters = (conv.weight.to(x), conv.bias.to(x))
+            x = norm(F.conv2d(x, *parameters, groups=conv.groups), act=act)
+        return x
+
+
+def standing_gradients(kind: torch.dtype) -> dict[str, Tensor]:
+    """Of one network, images and loss."""
+    torch.manual_seed(0)
+    network, x = Standing(), torch.randn(16, 3, 12, 12)
+    if kind == torch.float64:
+        network = network.double()
+    y = network(x.to(kind))
+    (y.float() * torch.randn(y.shape)).mean().backward()
+    return {name: p.grad.double() for name, p in network.named_parameters() if p.grad is not None}
+
+
+def test_no_gradient_passes_through_channels_that_stand_still() -> None:
+    """Theirs add up to zero; of a sum in 16 bits rounding would be left, multiplied by 316 at every norm."""
+    truth, found = standing_gradients(torch.float64), standing_gradients(torch.bfloat16)
+    for name in ("norms.0.bias", "depth.weight"):  # before the channel that stands still
+        assert abs(float(truth[name].flatten()[0])) < 1e-12
+        assert float(found[name].flatten()[0]) == 0
+    for name in ("norms.1.weight", "norms.2.bias", "narrow.weight"):
+        assert float((found[name] - truth[name]).norm() / truth[name].norm()) < 0.05
+
+
+def test_a_filter_of_zeros_can_learn() -> None:
+    x = torch.zeros(4, 2, 3, 3, dtype=torch.bfloat16)
+    x[:, 1] = 2
+    x.requires_grad_()
+    moving(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad[:, 0].eq(1).all()
+    assert x.grad[:, 1].eq(0).all()
 
 
 # --- sizes ---
