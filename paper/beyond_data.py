@@ -21,7 +21,8 @@ from paper.cells import ceag_settings, el_dual_lr
 
 LATE = ("train", "audit")  # evaluated after the last epoch only
 RUNS: dict[str, Any] = {"only_at_end": LATE}  # where a recipe is not the paper's
-AROUND, EL_AROUND = (0.25, 1.0, 5.0), (1.0, 10.0)  # dual steps to choose from, by the paper's
+# Dual steps to choose from, by the paper's; of EL + RB fewer classes bear larger ones.
+AROUND, EL_AROUND = (0.25, 1.0, 5.0), {"race": (1.0, 3.0, 10.0), "class": (0.3, 1.0, 3.0)}
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Source:
     half: bool  # weights are stored in half precision if the accuracies stay
     heldout: float  # of each class: a number, or a share below 1
     sparsity: float
-    tolerance: Callable[[float], float]  # by sparsity, as the dual steps are
-    steps: Callable[[float], Sequence[float]]
-    el_steps: Callable[[float], Sequence[float]]
+    tolerance: Callable[[str, float], float]  # by groups and sparsity, as the dual steps are
+    steps: Callable[[str, float], Sequence[float]]
+    el_steps: Callable[[str, float], Sequence[float]]
     dro_steps: Sequence[float]
     classes_of: Mapping[str, int]  # groups -> classes of each
     sizes: Mapping[str, Sequence[float]]  # groups -> numbers of held-out samples a group, below all of them
@@ -109,21 +110,35 @@ def read_faces(flags: argparse.Namespace) -> Images:
     return Images(train, test, groups, {"image_size": flags.image_size})
 
 
-def face_settings(sparsity: float) -> tuple[float, float]:
-    """The paper's tolerance and dual step of race/race."""
+# --- tolerances and dual steps: the paper's where it has such groups ---
+
+
+TASKS = {"race": FACES, "class": tables.TASK}  # superclasses are not the paper's
+
+
+def settings_of(groups: str, sparsity: float) -> tuple[float, float]:
+    """Tolerance and dual step of CEAG."""
     try:
-        return ceag_settings(FACES, sparsity)
+        return ceag_settings(TASKS[groups], sparsity)
     except InputProblems as error:
         told = [f"{problem}; give --tolerance and --dual-lr" for problem in error.problems]
         raise InputProblems(told) from None
 
 
-def face_steps(sparsity: float) -> list[float]:
-    return around(face_settings(sparsity)[1], AROUND)
+def tolerance_of(groups: str, sparsity: float) -> float:
+    return settings_of(groups, sparsity)[0] if groups in TASKS else beyond_cells.TOLERANCE
 
 
-def face_el_steps(sparsity: float) -> list[float]:
-    return around(el_dual_lr(FACES, sparsity), EL_AROUND)
+def steps_of(groups: str, sparsity: float) -> Sequence[float]:
+    if groups not in TASKS:
+        return beyond_cells.STEPS
+    return around(settings_of(groups, sparsity)[1], AROUND)
+
+
+def el_steps_of(groups: str, sparsity: float) -> Sequence[float]:
+    if groups not in TASKS:
+        return beyond_cells.EL_STEPS
+    return around(el_dual_lr(TASKS[groups], sparsity), EL_AROUND[groups])
 
 
 def around(step: float, factors: Sequence[float]) -> list[float]:
@@ -144,9 +159,9 @@ SOURCES = {
         half=False,
         heldout=50,
         sparsity=0.95,
-        tolerance=lambda sparsity: beyond_cells.TOLERANCE,
-        steps=lambda sparsity: beyond_cells.STEPS,
-        el_steps=lambda sparsity: beyond_cells.EL_STEPS,
+        tolerance=tolerance_of,
+        steps=steps_of,
+        el_steps=el_steps_of,
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"superclass": 5, "class": 1},
         sizes={"superclass": (25, 100), "class": (10, 25)},
@@ -167,9 +182,9 @@ SOURCES = {
         half=True,
         heldout=0.2,
         sparsity=FACES_SPARSITY,
-        tolerance=lambda sparsity: face_settings(sparsity)[0],
-        steps=face_steps,
-        el_steps=face_el_steps,
+        tolerance=tolerance_of,
+        steps=steps_of,
+        el_steps=el_steps_of,
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"race": 1},
         sizes={"race": (0.1, 0.3)},

@@ -14,7 +14,7 @@ from paper import beyond_results, beyond_splits, dense_model, runner
 from paper.beyond_results import Origin
 from paper.runner import Start, Trained, Where
 
-CHOSEN_ON = ("train", "heldout")  # nothing is chosen on the audit split, not even how weights are stored
+CHOSEN_ON = ("train", "choice")  # nothing is chosen on the audit split, not even how weights are stored
 
 
 def train(

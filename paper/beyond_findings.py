@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
 from evenprune.wording import visible
+from paper.beyond_cells import TOLERANCE
 from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, ONCE, STUDY, is_formulation
 from paper.beyond_paired import BETTER, Setting
 from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
@@ -110,7 +111,7 @@ def headline(found: Sequence[Block]) -> str:
     return f"On unseen data no method keeps {what} clearly below that of {base} in most seeds{less}."
 
 
-def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
+def study_findings(found: Sequence[Block]) -> list[Finding]:
     """What works and what does not, over all settings."""
     if not found:
         return []
@@ -126,7 +127,7 @@ def study_findings(found: Sequence[Block], tolerance: float) -> list[Finding]:
         ("Less accurate, clearly in most seeds", _names(_in_settings(accuracy, "worse"))),
     ]
     faced = [(f"Multipliers on unseen samples, against {name}", said) for name, said in _faced(found).items()]
-    return [*(findings if told else []), *faced, _against_chance(found), _carried_over(found, tolerance)]
+    return [*(findings if told else []), *faced, _against_chance(found), _carried_over(found)]
 
 
 STANDS = {
@@ -167,14 +168,23 @@ def _against_chance(found: Sequence[Block]) -> Finding:
     )
 
 
-def _carried_over(found: Sequence[Block], tolerance: float) -> Finding:
+def tolerances(found: Sequence[Block]) -> str:
+    """Of all settings: "1.0 points", "1.0 or 5.0 points"."""
+    *less, most = sorted({block.tolerance for block in found}) or [TOLERANCE]
+    return " or ".join([*(points(value).removesuffix(" points") for value in less), points(most)])
+
+
+def _carried_over(found: Sequence[Block]) -> Finding:
     entries = _entries(found)
     runs = sum(len(e.rows) for e in entries)
-    train, unseen = (sum(e.within(split, tolerance) for e in entries) for split in ("train", "audit"))
+    train, unseen = (
+        sum(e.within(split, block.tolerance) for block in found for e in block.entries)
+        for split in ("train", "audit")
+    )
     verdicts = {word: sum(e.verdicts.get(word, 0) for e in entries) for word in VERDICTS}
     told = ", ".join(f"{count} {word}" for word, count in verdicts.items())
     return "From training to unseen data", (
-        f"Max ψ was within the tolerance of {points(tolerance)} in {train} of {runs} runs on training data, "
+        f"Max ψ was within the tolerance of {tolerances(found)} in {train} of {runs} runs on training data, "
         f"in {unseen} on unseen data. The audits on unseen data: {told}."
     )
 

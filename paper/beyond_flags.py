@@ -1,6 +1,7 @@
 """The flags of the study, and what they stand for: data, cells, recipes; usual values by data set."""
 
 import argparse
+import contextlib
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,18 +43,30 @@ def grid_of(flags: Namespace, used: float | None = None) -> Grid:
     """What is not told is usual for the data set at that sparsity."""
     names = ("dataset", "groups", "sparsity", "pair_tolerance", "loss_tolerance", "buffer", "refresh")
     told = {name: getattr(flags, name) for name in (*names, "epochs", "folds")}
-    source, sparsity = source_of(flags), flags.sparsity
+    source, groups, sparsity = source_of(flags), flags.groups, flags.sparsity
     return Grid(
         **told,
-        tolerance=source.tolerance(sparsity) if flags.tolerance is None else flags.tolerance,
-        steps=flags.dual_lr or source.steps(sparsity),
-        el_steps=flags.el_dual_lr or source.el_steps(sparsity),
+        tolerance=source.tolerance(groups, sparsity) if flags.tolerance is None else flags.tolerance,
+        steps=flags.dual_lr or source.steps(groups, sparsity),
+        el_steps=flags.el_dual_lr or source.el_steps(groups, sparsity),
         dro_steps=flags.dro_dual_lr or source.dro_steps,
         heldout_per_class=flags.heldout,
         heldout_used=used,
-        importance_batches=flags.importance_batches or source.importance_batches[flags.groups],
+        importance_batches=flags.importance_batches or source.importance_batches[groups],
         sizes=sizes_of(flags),
+        tolerances=tolerances_of(flags),
     )
+
+
+def tolerances_of(flags: Namespace) -> dict[str, float]:
+    """By all groups of the data set, as far as they have a usual one at that sparsity."""
+    if flags.tolerance is not None:
+        return dict.fromkeys(GROUPINGS[flags.dataset], flags.tolerance)
+    found = dict[str, float]()
+    for groups in GROUPINGS[flags.dataset]:
+        with contextlib.suppress(InputProblems):
+            found[groups] = source_of(flags).tolerance(groups, flags.sparsity)
+    return found
 
 
 def sizes_of(flags: Namespace) -> dict[str, list[float]]:
@@ -173,7 +186,10 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     )
     command_line.add_fleet(part, source.fleet)
     part.add_argument(
-        "--mixed", action="store_true", help="fewer fleets: runs may share one that cost differently"
+        "--mixed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="few large fleets, or one for each kind of method, so that seconds are of the method alone",
     )
     part.add_argument("--groups", choices=groups, default=groups[0])
     command_line.add_methods(part, (), list(KINDS))
@@ -182,12 +198,14 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     part.add_argument("--without", **left_out, help="methods of the study to leave out")
     part.add_argument("--augment", nargs="+", choices=("no", "yes"), default=list(augment))
     for flag, steps, told in (
-        ("--dual-lr", source.steps(grid.sparsity), "to choose from"),
-        ("--el-dual-lr", source.el_steps(grid.sparsity), "of EL + RB"),
+        ("--dual-lr", source.steps(groups[0], grid.sparsity), "to choose from"),
+        ("--el-dual-lr", source.el_steps(groups[0], grid.sparsity), "of EL + RB"),
         ("--dro-dual-lr", source.dro_steps, "of GroupDRO"),
     ):
         usual = " ".join(f"{step:g}" for step in steps)
-        part.add_argument(flag, type=float, nargs="+", help=f"{told} (at {grid.sparsity:g}: {usual})")
+        part.add_argument(
+            flag, type=float, nargs="+", help=f"{told} ({groups[0]} at {grid.sparsity:g}: {usual})"
+        )
     part.add_argument(
         "--heldout-used",
         type=used_in,
@@ -234,8 +252,7 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
         part.set_defaults(results=PAPER / "results" / "beyond.json", work=ROOT / "runs" / "beyond")
         add_data(part, None if shown or name == "plan" else dataset, source)
         if name != "dense":
-            usual = beyond_cells.TOLERANCE if shown else None
-            part.add_argument("--tolerance", type=float, default=usual, help="of max ψ, a fraction")
+            part.add_argument("--tolerance", type=float, help="of max ψ, a fraction (as the runs aim at)")
         if shown:
             part.add_argument(
                 "--against", choices=list(KINDS), default="NFT", metavar="METHOD", help="compared with (NFT)"

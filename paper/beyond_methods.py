@@ -9,7 +9,7 @@ from evenprune import methods
 from evenprune.method import Method
 
 BIAS = "NFT + class bias"
-# One training gives both: its last iterate, and the best one that is feasible on held-out samples.
+# One training gives both: its last iterate, and the best one that is feasible on the choice split.
 PASSES, FEASIBLE = "CEAG held-out (passes)", "CEAG held-out (best feasible)"
 BASELINES = ("NFT", BIAS, "CEAG")  # what multipliers on unseen samples have to face
 
@@ -50,13 +50,13 @@ STUDY: dict[str, Kind] = {  # in every setting
     "CEAG": _ringed(methods.ceag, "usual"),
     "CEAG (table)": Kind(partial(methods.ceag, estimator="table"), "usual", "usual"),
     PASSES: _heldout(),
-    FEASIBLE: _heldout(keep="feasible", keep_on="heldout"),
+    FEASIBLE: _heldout(keep="feasible", keep_on="choice"),
     "CEAG held-out + KD": _heldout(distill=0.9, temperature=4.0),
     "FairGRAPE": Kind(methods.fairgrape, scored=True),
 }
 LOWER = "CEAG held-out (lower limit)"
 ONCE: dict[str, Kind] = {  # in one setting
-    LOWER: _heldout(moves_on="lower", caution=1.0),
+    LOWER: _heldout(moves_on="lower", caution=1.645),  # 95 %, one-sided
     "CEAG cross-fitted (passes)": Kind(
         partial(methods.ceag, multipliers_on="folds", estimator="pass"),
         "usual",

@@ -8,15 +8,15 @@ from typing import Any
 from evenprune.embedding import filled, rounded, script_json, with_units
 from evenprune.paper_cells import Spread
 from evenprune.paper_charts import escaped, marked
-from evenprune.paper_wording import counted, duration, points
+from evenprune.paper_wording import counted, duration
 from paper import beyond_charts as charts
 from paper import beyond_findings as findings
 from paper import beyond_page_tables as tables
 from paper import beyond_words as words
-from paper.beyond_cells import TOLERANCE
 from paper.beyond_methods import BASELINES
 from paper.beyond_paired import BETTER, Row
 from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain, blocks, gains
+from paper.beyond_words import HELD_SPLITS
 from paper.results_file import Document
 
 Section = tuple[str, str, str]  # its name, its title in the contents, its text
@@ -27,7 +27,7 @@ def to_html(
     results: Document,
     answers: Document,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     against: str = BASELINES[0],
     files: Sequence[str] = (),
 ) -> str:
@@ -36,14 +36,14 @@ def to_html(
     `against`: the method that all others are compared with.
     """
     found = sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order)
-    sections = list(_sections(found, results, tolerance))
+    sections = list(_sections(found, results))
     fields = {
         "HEADLINE": _text(findings.headline(found)),
-        "SUMMARY": _text(_summary(found, tolerance)),
+        "SUMMARY": _text(_summary(found)),
         "FACTS": "  ·  ".join(escaped(fact) for fact in facts(results["runs"])),
         "CONTENTS": "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections),
         "SECTIONS": "\n".join(text for _, _, text in sections),
-        "TOLERANCE": escaped(points(tolerance)),
+        "TOLERANCE": escaped(findings.tolerances(found)),
         "AGAINST": marked(against),
         "SOURCES": _sources(files),
         "DATA": script_json({"unit": {"scale": 100, "digits": 1}, "rows": csv_rows(found)}),
@@ -58,7 +58,7 @@ def _text(said: str) -> str:
 # --- the top ---
 
 
-def _summary(found: Sequence[Block], tolerance: float) -> str:
+def _summary(found: Sequence[Block]) -> str:
     if not found:
         return (
             "This page fills as runs finish: python paper/beyond.py dense trains the dense model, study and "
@@ -66,7 +66,7 @@ def _summary(found: Sequence[Block], tolerance: float) -> str:
         )
     return (
         "Every run prunes a dense model that has not seen the held-out images, and is judged once, on images "
-        f"that nothing was trained or chosen on. The tolerance is {points(tolerance)}."
+        f"that nothing was trained or chosen on. The tolerance is {findings.tolerances(found)}."
     )
 
 
@@ -104,10 +104,10 @@ def _titled(name: str, text: str) -> str:
     return f'<section id="{name}" aria-labelledby="{name}-title">{text}</section>'
 
 
-def _sections(found: Sequence[Block], results: Document, tolerance: float) -> Iterator[Section]:
+def _sections(found: Sequence[Block], results: Document) -> Iterator[Section]:
     titles = words.short_titles(found)
     if found:
-        yield _findings(found, tolerance)
+        yield _findings(found)
         yield _gains(found)
     brief = words.short_titles(found, brief=True)
     for place, (block, *names) in enumerate(zip(found, titles, brief, strict=True)):
@@ -122,13 +122,13 @@ def findings_list(found: Iterable[findings.Finding]) -> str:
     return f'<dl class="findings">{items}</dl>'
 
 
-def _findings(found: Sequence[Block], tolerance: float) -> Section:
+def _findings(found: Sequence[Block]) -> Section:
     base = marked(found[0].against)
     lead = (
         "Harm is max ψ on unseen data: what the worst group lost beyond the average. “Clearly” means that "
         f"the 95 % limits of the difference from the {base} run of the same seed, on the same samples, "
         "exclude zero; they hold for all groups at once and are wide. That five seeds all lie on one side "
-        "happens by chance in 1 of 16 cases."
+        "happens by chance in more than 1 of 16 cases: they share the dense model and the samples."
     )
     under = (
         f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; in how many "
@@ -136,7 +136,7 @@ def _findings(found: Sequence[Block], tolerance: float) -> Section:
         f"{base} is its max ψ itself, and what chance alone would show. A dash: not planned there. Settings "
         "that look at fewer held-out samples follow below."
     )
-    said = findings_list(findings.study_findings(found, tolerance))
+    said = findings_list(findings.study_findings(found))
     table = tables.glance_table([block for block in found if not is_variant(block, found)])
     glance = f'<h3>At a glance</h3><p class="lead">{under}</p>{table}'
     return _section("findings", "What works and what does not", lead, said, glance)
@@ -199,7 +199,7 @@ def _setting(block: Block, names: Sequence[str], place: int, found: Sequence[Blo
         tables.paired_table(block.against, block.entries, f"Against {block.against}: {title}")
         or f'<p class="facts tight">No method but {base}.</p>',
         *_faced(block, title),
-        _details("On held-out data, which the dual step was chosen on", tables.heldout_table(block, title)),
+        _details("On the choice split, which the dual step was chosen on", tables.choice_table(block, title)),
         _details("Constraints and multipliers, every dual step", tables.constraint_table(left, title))
         if left
         else "",
@@ -291,7 +291,7 @@ def csv_rows(found: Iterable[Block]) -> list[list[Any]]:
         ]
         for block in found
         for entry in block.entries
-        for split in ("train", "heldout", "audit")
+        for split in HELD_SPLITS
         for measure in MEASURES
     ]
 

@@ -164,10 +164,10 @@ def _glance(block: Block, name: str, head: str) -> str:
 # --- what the choice rests on ---
 
 
-def heldout_table(block: Block, label: str) -> str:
-    named = ["Held-out data", *TITLES.values(), "s.e. of ψ", "followed", "s.e. there", "step"]
+def choice_table(block: Block, label: str) -> str:
+    named = ["Choice split", *TITLES.values(), "s.e. of ψ", "followed", "s.e. there", "step"]
     body = "".join(
-        f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('heldout', m))) for m in MEASURES)}"
+        f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('choice', m))) for m in MEASURES)}"
         f"{cell(percent(entry.standard_error))}{''.join(map(cell, words.followed(entry)))}"
         f"{cell(words.tuned(entry))}</tr>"
         for entry in block.entries
@@ -198,9 +198,9 @@ def constraint_table(constraints: Sequence[Constrained], label: str) -> str:
 def _constraint_row(one: Constrained, names: Sequence[str]) -> str:
     texts = [words.step(one.step), f"{one.allowed:g}", plain(one.value)]
     cells = [cell(text, head=head) for text, head in zip(texts, names[1:4], strict=True)]
-    cells += [_held(one, split, head) for split, head in zip(HELD_SPLITS, names[4:7], strict=True)]
+    cells += [_held(one, split, head) for split, head in zip(HELD_SPLITS, names[4:-4], strict=True)]
     texts = [plain(one.sum), plain(one.size), plain(one.change), words.active(one)]
-    cells += [cell(text, head=head) for text, head in zip(texts, names[7:], strict=True)]
+    cells += [cell(text, head=head) for text, head in zip(texts, names[-4:], strict=True)]
     return f"<tr>{row_head(one.name)}{''.join(cells)}</tr>"
 
 
@@ -222,7 +222,7 @@ def _held(one: Constrained, split: str, head: str) -> str:
 
 
 def dense_table(models: Sequence[Mapping[str, Any]]) -> str:
-    named = ["Held out a class", "training data", "held-out data", "unseen data", "trained in", "weights"]
+    named = ["Held out a class", *(f"{word} data" for word in HELD_SPLITS.values()), "trained in", "weights"]
     body = "".join(map(_dense_row, models))
     return table("plain dense", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", "The dense models")
 

@@ -64,16 +64,15 @@ class Paired:
     answers: Mapping[Key, Answers]
     document: Document
     rows: Sequence[Row]  # of all settings, each with its chosen dual step: to find baselines in
-    tolerance: float
 
     @staticmethod
-    def of(document: Document, rows: Sequence[Row], tolerance: float) -> "Paired":
-        return Paired(answers_in(document), document, rows, tolerance)
+    def of(document: Document, rows: Sequence[Row]) -> "Paired":
+        return Paired(answers_in(document), document, rows)
 
     def answered(self, row: Row) -> bool:
         return key_of(row) in self.answers
 
-    def pairs(self, rows: Sequence[Row], baseline: str) -> tuple[Pair, ...]:
+    def pairs(self, rows: Sequence[Row], baseline: str, tolerance: float) -> tuple[Pair, ...]:
         """None of runs of the baseline itself, nor of runs whose answers were not kept."""
         found = []
         known = [row for row in self.rows if row["method"] == baseline and self.answered(row)]
@@ -83,7 +82,7 @@ class Paired:
                 first, second = self.answers[key_of(base)], self.answers[key_of(row)]
                 groups = groups_in(self.document, row["groups"], row["dataset"])
                 same = float(np.mean(first.predicted == second.predicted))
-                found.append(Pair(row, compared(first, second, groups, self.tolerance), same))
+                found.append(Pair(row, compared(first, second, groups, tolerance), same))
         return tuple(found)
 
 

@@ -22,7 +22,7 @@ from paper.beyond_methods import BIAS
 from paper.beyond_views import View
 from paper.runner import Start, Trained, Where
 
-SPLITS = ("train", "heldout", "audit")
+SPLITS = ("train", "heldout", "choice", "audit")
 COUNTED = ("heldout", "audit")  # splits whose counts per group are kept
 LAST_EPOCHS = 10
 Counts = Mapping[str, Sequence[int]]  # samples, broke and fixed, by group
@@ -131,7 +131,7 @@ def multipliers_of(history: Tensor, first: int) -> dict[str, Any] | None:
 def row_of(
     start: Start, cell: Cell, answers: Mapping[str, Predictions], method: Method, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The entry of one cell from its answers to the three splits."""
+    """The entry of one cell from its answers to all splits."""
     counts = {split: runner.changes(start, answers[split], split) for split in SPLITS}
     accuracy = {split: float(answers[split].correct.double().mean()) for split in SPLITS}
     return {

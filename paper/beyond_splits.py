@@ -1,7 +1,10 @@
-"""Three splits: to train on, held out, and to audit on. The draw follows the images, not their order.
+"""Splits to train on, held out, and to audit on. The draw follows the images, not their order.
 
 Every image has a rank within its class by the SHA-256 of its pixels and a seed. So the same images are held
 out wherever and in whatever order they are stored, and few held-out samples are a part of many.
+
+Of the held-out images two thirds may be followed ("heldout": multipliers, class biases), and one third is
+there to choose dual steps and iterates on ("choice"): what is followed looks better than it is.
 """
 
 import hashlib
@@ -47,21 +50,44 @@ def take(split: Split, places: IntArray) -> Split:
 
 
 def places(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> dict[str, IntArray]:
-    """Of train, heldout (`per_class` of each class) and audit (all of test), the places of their images.
+    """Places of train, heldout (`per_class` of each class), choice (half as many) and audit (all of test).
 
-    The first two are places in `train`, the last in `test`. `per_class` is a number of samples, or below 1 a
-    share: classes of unequal size then keep theirs. heldout and audit are ordered by content.
+    They are places in `train`, those of audit in `test`. `per_class` is a number of samples, or below 1 a
+    share: classes of unequal size then keep theirs. All but train are ordered by content. An image that audit
+    has, or that comes twice, is in one split only: in audit, or where it comes first.
     """
-    keys = digests(train.inputs, seed)
-    rank = ranks(keys, train.labels)
-    out = rank < _most(train.labels, per_class, "class", spare=1)
+    every, seen = digests(train.inputs, seed), digests(test.inputs, seed)
+    own = once(every, taken=seen)
+    keys, labels = np.array(every)[own], train.labels[torch.from_numpy(own)]
+    rank = ranks(keys.tolist(), labels)
+    most = _most(labels, per_class, "class", chosen_on=True)
+    out, choice = rank < most, (rank >= most) & (rank < most + half_of(most))
     # The first of every class, then the second of every class, …: few of a group are spread over its classes.
-    order = np.lexsort((np.array(keys), rank))
-    audit = np.argsort(np.array(digests(test.inputs, seed)), kind="stable")
-    return {"train": np.flatnonzero(~out), "heldout": order[out[order]], "audit": audit}
+    order = np.lexsort((keys, rank))
+    return {
+        "train": own[~(out | choice)],
+        "heldout": own[order[out[order]]],
+        "choice": own[order[choice[order]]],
+        "audit": np.argsort(np.array(seen), kind="stable"),
+    }
 
 
-def three_splits(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> dict[str, Split]:
+def once(keys: Sequence[str], *, taken: Sequence[str]) -> IntArray:
+    """The places of keys that are not taken; of equal ones the first."""
+    found, known = list[int](), set(taken)
+    for place, key in enumerate(keys):
+        if key not in known:
+            known.add(key)
+            found.append(place)
+    return np.array(found, dtype=np.int64)
+
+
+def half_of(most: IntArray) -> IntArray:
+    """Images to choose on: half as many as those that may be followed, rounded up."""
+    return -(-most // 2)
+
+
+def all_splits(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> dict[str, Split]:
     found = places(train, test, per_class=per_class, seed=seed)
     return {name: take(test if name == "audit" else train, own) for name, own in found.items()}
 
@@ -75,7 +101,7 @@ def looked_at(groups: Tensor, used: float | None) -> IntArray:
     if used is None:
         return every
     rank = ranks([f"{place:09d}" for place in every.tolist()], groups)
-    return every[rank < _most(groups, used, "group", spare=0)]
+    return every[rank < _most(groups, used, "group", chosen_on=False)]
 
 
 def identity(splits: Mapping[str, Split]) -> str:
@@ -83,20 +109,25 @@ def identity(splits: Mapping[str, Split]) -> str:
     return hashlib.sha256(" ".join(sorted(digests(splits["train"].inputs))).encode()).hexdigest()[:16]
 
 
-def _most(ids: Tensor, wanted: float, what: str, *, spare: int) -> IntArray:
-    """[N]: how many are taken of each sample's class; refused where none is or fewer than `spare` stay."""
+def _most(ids: Tensor, wanted: float, what: str, *, chosen_on: bool) -> IntArray:
+    """[N]: how many are taken of each sample's class; refused where none is.
+
+    chosen_on: half as many again are taken to choose on, and one at least must stay.
+    """
     _, place, sizes = np.unique(ids.numpy(), return_inverse=True, return_counts=True)
     if 0 < wanted < 1:
         taken = np.rint(wanted * sizes).astype(np.int64)
-        wrong = sizes[(taken < 1) | (taken > sizes - spare)].tolist()
+        over = taken + half_of(taken) > sizes - 1 if chosen_on else taken > sizes
+        wrong = sizes[(taken < 1) | over].tolist()
         if wrong:
-            size = min(wrong)
+            size, left = min(wrong), ", half as many again are to choose on, and 1 be left"
             raise InputProblems(
                 [f"a share of {wanted:g} held out is {round(wanted * size)} of the {size} samples of one "
-                 f"{what}: at least 1 must be{', and 1 be left' * spare}; give another share, or a number"]
+                 f"{what}: at least 1 must be{left * chosen_on}; give another share, or a number"]
             )  # fmt: skip
         return taken[place]
-    least = int(sizes.min(initial=len(ids))) - spare
+    least = int(sizes.min(initial=len(ids)))
+    least = 2 * (least - 1) // 3 if chosen_on else least
     if not (1 <= wanted <= least and wanted == int(wanted)):
         raise InputProblems(
             [f"{wanted:g} held-out samples a {what}: give 1 to {least}, all that there are, "

@@ -1,6 +1,6 @@
 """The numbers of the study, computed once for the text and for the page. Pure functions of the two files.
 
-A block is a setting; in it stand all methods, each with the dual step that the held-out split chose and with
+A block is a setting; in it stand all methods, each with the dual step that the choice split chose and with
 all of its seeds: its audits on unseen data, and its runs against those of a baseline, sample by sample.
 """
 
@@ -16,7 +16,7 @@ from evenprune.paper_cells import Spread
 from evenprune.tally import Tally
 from evenprune.verdict import Audit, Difference
 from paper import runner
-from paper.beyond_cells import NEAR, SETTING, by_step, chosen, common_seeds, key_of
+from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
 from paper.beyond_methods import BASELINES, KINDS, METHODS, is_rival_of_baselines
 from paper.beyond_paired import BETTER, Pair, Paired, Row, Setting, clear
 from paper.results_file import Document
@@ -31,7 +31,7 @@ STILL = {"sizes": [], **dict.fromkeys(("sum", "size", "size_change", "active", "
 
 @dataclass(frozen=True)
 class Entry:
-    """One method in one setting, with the dual step that the held-out split chose."""
+    """One method in one setting, with the dual step that the choice split chose."""
 
     name: str  # the method, and the settings that tell it from others of that method
     rows: tuple[Row, ...]  # by seed
@@ -126,6 +126,7 @@ class Constrained:
 @dataclass(frozen=True)
 class Block:
     setting: Setting
+    tolerance: float
     against: str
     entries: tuple[Entry, ...]
     constraints: tuple[Constrained, ...]  # every dual step, not only the chosen one
@@ -144,14 +145,21 @@ class Block:
 
 
 def blocks(
-    results: Document, answers: Document, *, tolerance: float, against: str = BASELINES[0]
+    results: Document, answers: Document, *, tolerance: float | None = None, against: str = BASELINES[0]
 ) -> list[Block]:
-    """In the order of the results file."""
+    """In the order of the results file. tolerance: None is what the runs of each setting aim at."""
     every = _by_setting(results["runs"])
     # Chosen within a setting, so that a data set is never chosen on another's runs.
     picked = {setting: chosen(rows) for setting, rows in every.items()}
-    paired = Paired.of(answers, [r for rows in picked.values() for r in rows], tolerance)
-    return [_block(setting, rows, every[setting], paired, against) for setting, rows in picked.items()]
+    paired = Paired.of(answers, [r for rows in picked.values() for r in rows])
+    aims = {key: aimed_at(rows) if tolerance is None else tolerance for key, rows in picked.items()}
+    return [_block(key, rows, every[key], paired, against, aims[key]) for key, rows in picked.items()]
+
+
+def aimed_at(rows: Iterable[Row]) -> float:
+    """The bound of max ψ that most runs aim at."""
+    told = [row["tolerance"] for row in rows if KINDS[row["method"]].tolerance in ("usual", "after")]
+    return statistics.mode(told) if told else TOLERANCE
 
 
 def _by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
@@ -162,16 +170,22 @@ def _by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
 
 
 def _block(
-    setting: Setting, picked: Sequence[Row], every: Sequence[Row], paired: Paired, against: str
+    setting: Setting,
+    picked: Sequence[Row],
+    every: Sequence[Row],
+    paired: Paired,
+    against: str,
+    tolerance: float,
 ) -> Block:
     constrained = [row for row in every if row["constraint"] is not None]
     counts = [n for n in picked[0]["changes"]["heldout"]["samples"] if n > 0]
     tried = {key: (len(steps), tuple(sorted(common_seeds(steps)))) for key, steps in by_step(every).items()}
     return Block(
         setting=setting,
+        tolerance=tolerance,
         against=against,
         entries=tuple(
-            _entry(name, rows, paired, against, *tried[key_of(rows[0], SETTING)])
+            _entry(name, rows, paired, against, tolerance, *tried[key_of(rows[0], SETTING)])
             for name, rows in by_method(picked).items()
         ),
         constraints=tuple(
@@ -186,13 +200,20 @@ def _block(
 
 
 def _entry(
-    name: str, rows: Sequence[Row], paired: Paired, against: str, steps: int, tuned_on: tuple[int, ...]
+    name: str,
+    rows: Sequence[Row],
+    paired: Paired,
+    against: str,
+    tolerance: float,
+    steps: int,
+    tuned_on: tuple[int, ...],
 ) -> Entry:
-    options = Options(tolerance=paired.tolerance)
+    options = Options(tolerance=tolerance)
     audits = tuple(audit_tally(tally_of(row["changes"]["audit"]), options) for row in rows)
     faced = [b for b in BASELINES if b != against] if is_rival_of_baselines(rows[0]["method"]) else []
-    others = {baseline: paired.pairs(rows, baseline) for baseline in faced}
-    return Entry(name, tuple(rows), audits, against, paired.pairs(rows, against), others, steps, tuned_on)
+    others = {baseline: paired.pairs(rows, baseline, tolerance) for baseline in faced}
+    pairs = paired.pairs(rows, against, tolerance)
+    return Entry(name, tuple(rows), audits, against, pairs, others, steps, tuned_on)
 
 
 def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:

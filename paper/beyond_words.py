@@ -15,7 +15,7 @@ TITLES = {
     "pairwise_disparity": "Ψ_PW",
     "worst_gap": "worst Δ",
 }
-HELD_SPLITS = {"train": "train", "heldout": "held-out", "audit": "unseen"}
+HELD_SPLITS = {"train": "train", "heldout": "held-out", "choice": "choice", "audit": "unseen"}
 PLANNED = [(data, groups) for data, own in GROUPINGS.items() for groups in own]  # each ± augmentation
 
 

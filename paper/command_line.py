@@ -154,4 +154,7 @@ def run(whole: argparse.ArgumentParser, commands: Commands, arguments: Sequence[
     except (InputProblems, NotFinite, CheckpointError) as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # its reader has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0

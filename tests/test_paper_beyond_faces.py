@@ -155,7 +155,7 @@ def test_what_is_usual_for_faces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grid.heldout_per_class == 0.2
     assert (grid.tolerance, flags.image_size, flags.fleet) == (0.01, 128, 10)
     assert list(grid.steps) == [0.0005, 0.002, 0.01]  # the paper's is 0.002
-    assert list(grid.el_steps) == [1e-5, 1e-4]
+    assert list(grid.el_steps) == [1e-5, 3e-5, 1e-4]
     assert beyond_flags.weights_of(flags).name == "utkface_race_heldout0.2.safetensors"
     assert flags.data.name == "utkface"
     assert beyond_flags.study_methods(flags, None) == list(STUDY)
@@ -255,7 +255,7 @@ def test_the_dense_models_are_stored_in_half_precision_and_told_by_data_set(both
     assert all(torch.equal(t, t.half().float()) for t in state.values() if t.ndim > 1)
 
 
-@pytest.mark.parametrize(("spoilt", "kept"), [("audit", "float16"), ("heldout", "float32")])
+@pytest.mark.parametrize(("spoilt", "kept"), [("audit", "float16"), ("choice", "float32")])
 def test_how_weights_are_stored_is_not_chosen_on_the_audit_split(
     tmp_path: Path, spoilt: str, kept: str
 ) -> None:
@@ -263,7 +263,7 @@ def test_how_weights_are_stored_is_not_chosen_on_the_audit_split(
     model, path = nn.Linear(2, 2, bias=False), tmp_path / "w.safetensors"
     with torch.no_grad():
         model.weight.copy_(1e-9 * torch.eye(2))
-    labels = {split: torch.full((20,), int(split == spoilt)) for split in ("train", "heldout", "audit")}
+    labels = {split: torch.full((20,), int(split == spoilt)) for split in ("train", "choice", "audit")}
     splits = {
         name: Split(torch.eye(2)[own], own, torch.zeros(20, dtype=torch.int64))
         for name, own in labels.items()
@@ -407,7 +407,16 @@ def study_both(folder: Path, faces: Path, epochs: int | None) -> None:
     """A study of both data sets, one after the other; killed after so many epochs of the faces."""
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
-        some = [*SMALL, "--seeds=0-1", "--augment", "no", "--methods", "NFT", "CEAG held-out (passes)"]
+        some = [
+            *SMALL,
+            "--seeds=0-1",
+            "--augment",
+            "no",
+            "--no-mixed",
+            "--methods",
+            "NFT",
+            "CEAG held-out (passes)",
+        ]
         assert call(folder, None, "study", *some) == 0
         if epochs is not None:
             patch.setattr(runner, "progress", lambda: (Dies(epochs),))

@@ -35,7 +35,7 @@ def looked_at(heldout: Split, used: float | None) -> Split:
 
 
 def held_out(train: Split, per_class: float, used: float | None) -> Split:
-    return looked_at(beyond_splits.three_splits(train, images(5, 1), per_class=per_class)["heldout"], used)
+    return looked_at(beyond_splits.all_splits(train, images(5, 1), per_class=per_class)["heldout"], used)
 
 
 def pictures(split: Split) -> list[bytes]:
@@ -44,12 +44,28 @@ def pictures(split: Split) -> list[bytes]:
 
 def test_the_held_out_images_are_of_every_class_and_in_no_other_split() -> None:
     splits = three()
-    assert torch.bincount(splits["heldout"].labels).tolist() == [10] * 4
-    assert torch.bincount(splits["train"].labels).tolist() == [30] * 4
-    assert len(splits["audit"]) == 80
-    assert not set(pictures(splits["train"])) & set(pictures(splits["heldout"]))
-    assert sorted(pictures(splits["train"]) + pictures(splits["heldout"])) == sorted(pictures(images(40, 0)))
+    each = {name: torch.bincount(split.labels).tolist() for name, split in splits.items()}
+    assert each == {"train": [25] * 4, "heldout": [10] * 4, "choice": [5] * 4, "audit": [20] * 4}
+    own = [image for name, split in splits.items() if name != "audit" for image in pictures(split)]
+    assert len(set(own)) == len(own)
+    assert sorted(own) == sorted(pictures(images(40, 0)))
     assert sorted(pictures(splits["audit"])) == sorted(pictures(images(20, 1)))
+
+
+def joined(*splits: Split) -> Split:
+    parts = {name: torch.cat([getattr(s, name) for s in splits]) for name in ("inputs", "labels", "groups")}
+    return replace(splits[0], **parts)
+
+
+def test_an_image_is_in_one_split_only() -> None:
+    """One that audit has is in no other; of one that comes twice, under whatever labels, the first stays."""
+    train, test = images(40, 0), images(20, 1)
+    some = beyond_splits.take(train, np.arange(3, 160, 9))
+    twice = joined(train, replace(some, labels=some.labels.flip(0)), beyond_splits.take(test, np.arange(5)))
+    plain, again = (beyond_splits.all_splits(own, test, per_class=10) for own in (train, twice))
+    for name, split in plain.items():
+        assert pictures(again[name]) == pictures(split)
+        assert torch.equal(again[name].labels, split.labels)
 
 
 def test_the_draw_does_not_depend_on_the_order_of_the_images() -> None:
@@ -57,12 +73,12 @@ def test_the_draw_does_not_depend_on_the_order_of_the_images() -> None:
     mixed = [
         beyond_splits.take(split, np.random.default_rng(7).permutation(len(split))) for split in (train, test)
     ]
-    first, again = (beyond_splits.three_splits(*pair, per_class=10) for pair in ((train, test), mixed))
-    for name in ("heldout", "audit"):
+    first, again = (beyond_splits.all_splits(*pair, per_class=10) for pair in ((train, test), mixed))
+    for name in ("heldout", "choice", "audit"):
         assert pictures(first[name]) == pictures(again[name])
         assert torch.equal(first[name].labels, again[name].labels)
     assert beyond_splits.identity(first) == beyond_splits.identity(again)
-    other = beyond_splits.three_splits(train, test, per_class=9)
+    other = beyond_splits.all_splits(train, test, per_class=9)
     assert beyond_splits.identity(other) != beyond_splits.identity(first)
 
 
@@ -91,13 +107,17 @@ def unequal(each: Sequence[int], seed: int) -> Split:
     return replace(kept, groups=kept.labels)
 
 
-@given(share=st.floats(0.05, 0.9), used=st.floats(0.3, 0.95))
+@given(share=st.floats(0.05, 0.6), used=st.floats(0.3, 0.95))
 def test_shares_are_kept_by_groups_of_unequal_size(share: float, used: float) -> None:
     sizes, test = [60, 40, 30, 20], images(5, 1)
-    splits = beyond_splits.three_splits(unequal(sizes, 0), test, per_class=share)
+    splits = beyond_splits.all_splits(unequal(sizes, 0), test, per_class=share)
     held = torch.bincount(splits["heldout"].labels, minlength=4).tolist()
     assert held == [round(share * size) for size in sizes]
-    assert (torch.bincount(splits["train"].labels) + torch.tensor(held)).tolist() == sizes
+    choice = [-(-n // 2) for n in held]
+    assert torch.bincount(splits["choice"].labels, minlength=4).tolist() == choice
+    assert (
+        torch.bincount(splits["train"].labels) + torch.tensor(held) + torch.tensor(choice)
+    ).tolist() == sizes
     assert not set(pictures(splits["train"])) & set(pictures(splits["heldout"]))
     wanted = [round(used * size) for size in held]
     if min(wanted) > 0:
@@ -118,10 +138,10 @@ def test_small_shares_are_a_part_of_large_ones_and_of_numbers() -> None:
 @pytest.mark.parametrize(
     ("amount", "used", "said"),
     [
-        (0.02, None, "is 0 of the 20 samples of one class: at least 1 must be, and 1 be left"),
+        (0.02, None, "is 0 of the 20 samples of one class: at least 1 must be, half as many again are"),
         (0.99, None, "is 20 of the 20 samples of one class"),
         (0.2, 0.1, "is 0 of the 4 samples of one group: at least 1 must be; give another share"),
-        (2.5, None, "2.5 held-out samples a class: give 1 to 19"),
+        (2.5, None, "2.5 held-out samples a class: give 1 to 12"),
     ],
 )
 def test_shares_that_leave_a_class_with_nothing_are_refused(
