@@ -727,7 +727,7 @@ def test_from_the_dense_model_to_the_tables(
     assert beyond.main(["dense", *places, "--epochs", "2", "--batch", "32", "--lr", "0.05"]) == 0
     assert beyond.main(["dense", *places]) == 0
     told = capsys.readouterr().out
-    assert "Held out: 20 of each of 2 groups." in told
+    assert "Held out: 20 of each of 2 groups; to choose on: 10 of each of 2 groups; 0 images left out" in told
     assert "% heldout" in told
     assert "The dense model is trained" in told
     small = ["--seeds", "0", "--epochs", "3", "--buffer", "8", "--refresh", "2", "--dual-lr", "0.1"]
