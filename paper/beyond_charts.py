@@ -21,8 +21,8 @@ from evenprune.paper_charts import (
     ticks,
 )
 from evenprune.paper_wording import signed
-from evenprune.verdict import Difference
 from paper import beyond_words as words
+from paper.beyond_pooled import Difference
 from paper.beyond_summary import Block, Constrained, Entry, Gain
 
 ROW = 34  # height of a row of the plot of harm
@@ -53,8 +53,8 @@ def difference_scale(found: Iterable[Block]) -> Scale | None:
         limit
         for block in found
         for entry in block.entries
-        for d in entry.differences("max_excess_gap")
-        for limit in (d.lower, d.upper)
+        if (d := entry.difference("max_excess_gap")) is not None
+        for limit in (d.lower, d.upper, *d.values)
     ]
     return Scale(1.03 * min(*limits, 0.0), 1.03 * max(*limits, 0.0)) if limits else None
 
@@ -100,25 +100,21 @@ def _harm(entry: Entry, base: Spread | None, scale: Scale) -> str:
 
 
 def _against(entry: Entry, scale: Scale | None) -> str:
-    """One line a seed, from limit to limit; coloured if it excludes zero."""
+    """Every seed, and a line from limit to limit of the mean; coloured if it excludes zero."""
     if scale is None:
         return "<span></span>"
-    zero, own = scale.percent(0), entry.differences("max_excess_gap")
-    gap = min(5.5, (ROW - 12) / max(len(own) - 1, 1))
-    first = (ROW - gap * (len(own) - 1)) / 2
-    seeds = [_limits(d, scale, first + gap * place) for place, d in enumerate(own)]
+    zero, own = scale.percent(0), entry.difference("max_excess_gap")
+    told = "" if own is None else _limits(own, scale)
     return (
-        f'<svg class="strip" height="{ROW}" aria-hidden="true">{line(zero, zero, 0, ROW, "zero")}'
-        f"{''.join(seeds)}</svg>"
+        f'<svg class="strip" height="{ROW}" aria-hidden="true">{line(zero, zero, 0, ROW, "zero")}{told}</svg>'
     )
 
 
-def _limits(d: Difference, scale: Scale, y: float) -> str:
-    kind = "within" if d.upper < 0 else "beyond" if d.lower > 0 else "unclear"
+def _limits(d: Difference, scale: Scale) -> str:
+    kind, y = {-1: "within", 0: "unclear", 1: "beyond"}[d.sign], ROW / 2
     ends = scale.percent(d.lower), scale.percent(d.upper)
-    return (
-        f'<g class="{kind}">{line(*ends, y, y, "limits")}{dot(scale.percent(d.estimate), y, 2.8, "at")}</g>'
-    )
+    seeds = "".join(dot(scale.percent(value), y, 2.8, "at") for value in d.values)
+    return f'<g class="{kind}">{line(*ends, y, y, "limits")}{seeds}</g>'
 
 
 def _sample(text: str, *parts: str) -> str:
@@ -142,7 +138,7 @@ def harm_legend(against: str) -> str:
             line("-3", "-3", -8, 8, "floor-mean"),
         )
         + _sample(f"mean of {name}", line("0", "0", -8, 8, "tolerance"))
-        + _sample("a seed's difference and its limits", _ends("unclear"))
+        + _sample("differences by seed, limits of their mean", _ends("unclear"))
         + _sample(f"clearly below {name}", _ends("within"))
         + _sample("clearly above", _ends("beyond"))
         + "</ul>"

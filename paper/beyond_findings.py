@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evenprune.paper_cells import Spread
 from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
 from evenprune.wording import visible
 from paper.beyond_cells import TOLERANCE
 from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, ONCE, STUDY, is_formulation
-from paper.beyond_paired import BETTER, Setting
+from paper.beyond_paired import Setting
+from paper.beyond_pooled import BETTER
 from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
-from paper.beyond_words import PLANNED, baseline, dataset, short_titles
+from paper.beyond_words import PLANNED, baseline, dataset, limits, short_titles
 
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
@@ -22,35 +22,36 @@ Finding = tuple[str, str]  # a heading and what it says
 
 
 def standing(entry: Entry, measure: str = HARM) -> str:
-    """ "better", "worse": clearly so in most seeds; "seems better", "seems worse": not so, but in every seed.
+    """ "better", "worse": the limits say so; "seems better", "seems worse": they do not, but every seed does.
 
     "mixed": now better, now worse; "few": too few seeds to say; "unknown": no seed was compared.
     """
-    (good, bad), seeds = entry.clear(measure), len(entry.pairs)
-    if not seeds:
+    found = entry.difference(measure)
+    if found is None:
         return "unknown"
-    if 2 * max(good, bad) > seeds:
-        return "better" if good > bad else "worse"
-    if seeds < FEW:
+    if len(found.values) < FEW:
         return "few"
+    if entry.clear(measure):
+        return "better" if entry.clear(measure) > 0 else "worse"
     ahead = leads(entry, measure)
-    behind = sum(BETTER[measure] * d.estimate < 0 for d in entry.differences(measure))
-    return "seems better" if ahead == seeds else "seems worse" if behind == seeds else "mixed"
+    behind = sum(BETTER[measure] * value < 0 for value in found.values)
+    return (
+        "seems better" if ahead == entry.compared else "seems worse" if behind == entry.compared else "mixed"
+    )
 
 
 def leads(entry: Entry, measure: str = HARM) -> int:
     """Seeds that are better than the baseline's, be it clearly or not."""
-    return sum(BETTER[measure] * d.estimate > 0 for d in entry.differences(measure))
+    found = entry.difference(measure)
+    return 0 if found is None else sum(BETTER[measure] * value > 0 for value in found.values)
 
 
 def counts(entry: Entry, measure: str = HARM, *, brief: bool = False) -> str:
-    """ "4 of 5 better, 1 clear"; brief: "4 of 5, 1 clear"."""
-    if not entry.pairs:
+    """ "−3.1 to −0.4; 4 of 5 seeds better"; brief: without the last words."""
+    if not entry.compared:
         return "not compared"
-    good, bad = entry.clear(measure)
-    better, clearly = ("", "") if brief else (" better", "clearly ")
-    worse = f", {bad} {clearly}worse" if bad else ""
-    return f"{leads(entry, measure)} of {len(entry.pairs)}{better}, {good} clear{worse}"
+    better = "" if brief else " seeds better"
+    return f"{limits(entry, measure)}; {leads(entry, measure)} of {entry.compared}{better}"
 
 
 Standings = dict[str, list[str]]  # method -> its standing in each setting that has it
@@ -63,7 +64,7 @@ def standings(found: Iterable[Block], measure: str = HARM) -> Standings:
 def _standings(entries: Iterable[Entry], measure: str) -> Standings:
     told: Standings = {}
     for entry in entries:
-        if entry.pairs:
+        if entry.compared:
             told.setdefault(entry.name, []).append(standing(entry, measure))
     return told
 
@@ -104,11 +105,11 @@ def headline(found: Sequence[Block]) -> str:
     if helps:
         verb = "keeps" if len(helps) == 1 else "keep"
         return (
-            f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base} "
-            f"in most seeds: {listed(helps)}."
+            f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base}: "
+            f"{listed(helps)}."
         )
     less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
-    return f"On unseen data no method keeps {what} clearly below that of {base} in most seeds{less}."
+    return f"On unseen data no method keeps {what} clearly below that of {base}{less}."
 
 
 def study_findings(found: Sequence[Block]) -> list[Finding]:
@@ -118,22 +119,22 @@ def study_findings(found: Sequence[Block]) -> list[Finding]:
     told, accuracy = standings(found), standings(found, "accuracy")
     never = [name for name, own in told.items() if set(own) == {"mixed"}]
     findings = [
-        (f"Less harm than {found[0].against}, clearly in most seeds", _names(_in_settings(told, "better"))),
+        (f"Clearly less harm than {found[0].against}", _names(_in_settings(told, "better"))),
         *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),
-        ("More harm, clearly in most seeds", _names(_in_settings(told, "worse"))),
+        ("Clearly more harm", _names(_in_settings(told, "worse"))),
         *_if_any("More in every seed, but not clearly", _in_settings(told, "seems worse")),
         *_if_any("In every setting now less, now more", never),
-        ("More accurate, clearly in most seeds", _names(_in_settings(accuracy, "better"))),
-        ("Less accurate, clearly in most seeds", _names(_in_settings(accuracy, "worse"))),
+        ("Clearly more accurate", _names(_in_settings(accuracy, "better"))),
+        ("Clearly less accurate", _names(_in_settings(accuracy, "worse"))),
     ]
     faced = [(f"Multipliers on unseen samples, against {name}", said) for name, said in _faced(found).items()]
     return [*(findings if told else []), *faced, _against_chance(found), _carried_over(found)]
 
 
 STANDS = {
-    "better": "less harm, clearly in most seeds",
+    "better": "clearly less harm",
     "seems better": "less in every seed",
-    "worse": "more harm, clearly in most seeds",
+    "worse": "clearly more harm",
     "seems worse": "more in every seed",
 }
 
@@ -195,31 +196,25 @@ def _carried_over(found: Sequence[Block]) -> Finding:
 def block_findings(block: Block) -> list[Finding]:
     base = block.against
     others = [entry for entry in block.entries if entry.method != base]
-    compared, apart = [e for e in others if e.pairs], [e.name for e in others if not e.pairs]
-    clear = {entry.name: entry.clear(HARM) for entry in compared}
-    below, above = ([_clearly(e, side) for e in compared if clear[e.name][side]] for side in (0, 1))
-    told = {e.name: standing(e) for e in compared}
-    mean = {e.name: f"{e.name} ({_mean(e)})" for e in compared}
-    lean = {w: [mean[n] for n, own in told.items() if own == w] for w in ("seems better", "seems worse")}
+    compared, apart = [e for e in others if e.compared], [e.name for e in others if not e.compared]
+    told = {f"{e.name} ({_mean(e)})": standing(e) for e in compared}
+    words = ("better", "worse", "seems better", "seems worse", "mixed", "few")
+    lean = {word: [name for name, own in told.items() if own == word] for word in words}
     findings = [
-        (f"Max ψ clearly below {base}'s", _names(below)),
-        *_if_any("Below in every seed, not clearly in most", lean["seems better"]),
-        (f"Clearly above {base}'s", _names(above)),
-        *_if_any("Above in every seed, not clearly in most", lean["seems worse"]),
-        *_if_any("Now below, now above", [name for name, own in told.items() if own == "mixed"]),
-        *_if_any(f"Fewer than {FEW} seeds", [mean[name] for name, own in told.items() if own == "few"]),
+        (f"Max ψ clearly below {base}'s", _names(lean["better"])),
+        *_if_any("Below in every seed, but not clearly", lean["seems better"]),
+        (f"Clearly above {base}'s", _names(lean["worse"])),
+        *_if_any("Above in every seed, but not clearly", lean["seems worse"]),
+        *_if_any("Now below, now above", lean["mixed"]),
+        *_if_any(f"Fewer than {FEW} seeds", lean["few"]),
     ]
     reason = f"there is no {base} run of their seeds, or the answers were not kept"
     missing = [("Not compared", f"{listed(apart)}: {reason}")] if apart else []
     return [*(findings if compared else []), *missing, _chance_here(block)]
 
 
-def _clearly(entry: Entry, side: int) -> str:
-    return f"{entry.name} ({entry.clear(HARM)[side]} of {_seeds(len(entry.pairs))}, {_mean(entry)})"
-
-
 def _mean(entry: Entry) -> str:
-    spread = Spread.of(d.estimate for d in entry.differences(HARM))
+    spread = entry.apart(HARM)
     return f"{signed(None if spread is None else spread.mean, 1)} points"
 
 

@@ -14,7 +14,7 @@ from paper import beyond_findings as findings
 from paper import beyond_page_tables as tables
 from paper import beyond_words as words
 from paper.beyond_methods import BASELINES
-from paper.beyond_paired import BETTER, Row
+from paper.beyond_paired import Row
 from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain, blocks, gains
 from paper.beyond_words import HELD_SPLITS
 from paper.results_file import Document
@@ -126,13 +126,13 @@ def _findings(found: Sequence[Block]) -> Section:
     base = marked(found[0].against)
     lead = (
         "Harm is max ψ on unseen data: what the worst group lost beyond the average. “Clearly” means that "
-        f"the 95 % limits of the difference from the {base} run of the same seed, on the same samples, "
-        "exclude zero; they hold for all groups at once and are wide. That five seeds all lie on one side "
-        "happens by chance in more than 1 of 16 cases: they share the dense model and the samples."
+        f"the 95 % limits of the difference from the {base} runs of the same seeds, on the same samples, "
+        "exclude zero: the mean over seeds would be on that side on other samples too. That five seeds all "
+        "lie on one side says less: they share the dense model and the samples."
     )
     under = (
-        f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; in how many "
-        "seeds it is better, and clearly so. Coloured if in every seed, bold if clearly in most. The row of "
+        f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; the limits "
+        "of the mean, and in how many seeds it is better. Coloured if in all, bold if clearly. The row of "
         f"{base} is its max ψ itself, and what chance alone would show. A dash: not planned there. Settings "
         "that look at fewer held-out samples follow below."
     )
@@ -299,13 +299,12 @@ def csv_rows(found: Iterable[Block]) -> list[list[Any]]:
 def _csv_numbers(entry: Entry, split: str, measure: str) -> list[Any]:
     own, apart = entry.spread(split, measure), None
     floor: Sequence[float | None] = (None, None, None)
-    clear: Sequence[int | None] = (None, None)
+    limits: Sequence[float | None] = (None, None)
     if split == "audit" and measure in DISPARITIES:
         floor = list(vars(entry.floor(measure)).values())
-    if split == "audit" and measure in BETTER and entry.pairs:
-        apart = Spread.of(d.estimate for d in entry.differences(measure))
-        clear = entry.clear(measure)
-    beside = [entry.against, *_csv_spread(apart), *clear]
+    if split == "audit" and (found := entry.difference(measure)) is not None:
+        apart, limits = entry.apart(measure), (rounded(found.lower), rounded(found.upper))
+    beside = [entry.against, *_csv_spread(apart), *limits]
     return [*_csv_spread(own), len(entry.rows), *map(rounded, floor), *beside]
 
 

@@ -10,7 +10,8 @@ from evenprune.wording import MISSING
 from paper import beyond_findings as findings
 from paper import beyond_words as words
 from paper.beyond_methods import METHODS, is_formulation
-from paper.beyond_paired import BETTER, Setting
+from paper.beyond_paired import Setting
+from paper.beyond_pooled import BETTER
 from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 

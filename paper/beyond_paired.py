@@ -6,19 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from evenprune.audit import Options
-from evenprune.evidence import Demand
-from evenprune.groups import group_cells
-from evenprune.paired import compare
-from evenprune.tally import IntArray, Tally
-from evenprune.verdict import Comparison, Difference
-from paper.beyond_answers import Answers, Bits, Key, answers_in, groups_in
+from paper.beyond_answers import Answers, Key, answers_in, groups_in
 from paper.beyond_cells import key_of
 from paper.beyond_methods import KINDS
+from paper.beyond_pooled import Difference, differences
 from paper.results_file import Document
 
 Row = Mapping[str, Any]
-BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1}  # the sign of a good difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +43,12 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A run against the baseline's run of its seed: `found` is the run minus the baseline."""
+class Versus:
+    """Runs against the baseline's runs of their seeds."""
 
-    row: Row
-    found: Comparison
-    same: float  # share of audit samples that both put into the same class
+    rows: tuple[Row, ...]  # those that have such a partner
+    same: tuple[float, ...]  # by row, the share of audit samples that both put into the same class
+    by: Mapping[str, Difference]  # by measure; none where there are no rows
 
 
 @dataclass(frozen=True)
@@ -72,18 +66,20 @@ class Paired:
     def answered(self, row: Row) -> bool:
         return key_of(row) in self.answers
 
-    def pairs(self, rows: Sequence[Row], baseline: str, tolerance: float) -> tuple[Pair, ...]:
-        """None of runs of the baseline itself, nor of runs whose answers were not kept."""
-        found = []
+    def versus(self, rows: Sequence[Row], baseline: str) -> Versus:
+        """Not of runs of the baseline itself, nor of runs whose answers were not kept."""
         known = [row for row in self.rows if row["method"] == baseline and self.answered(row)]
-        for row in rows:
-            base = None if row["method"] == baseline else partner(row, known)
-            if base is not None and self.answered(row):
-                first, second = self.answers[key_of(base)], self.answers[key_of(row)]
-                groups = groups_in(self.document, row["groups"], row["dataset"])
-                same = float(np.mean(first.predicted == second.predicted))
-                found.append(Pair(row, compared(first, second, groups, tolerance), same))
-        return tuple(found)
+        partners = [
+            (row, base)
+            for row in rows
+            if row["method"] != baseline and self.answered(row) and (base := partner(row, known)) is not None
+        ]
+        if not partners:
+            return Versus((), (), {})
+        pairs = [(self.answers[key_of(base)], self.answers[key_of(row)]) for row, base in partners]
+        same = tuple(float(np.mean(first.predicted == second.predicted)) for first, second in pairs)
+        groups = groups_in(self.document, rows[0]["groups"], rows[0]["dataset"])
+        return Versus(tuple(row for row, _ in partners), same, differences(pairs, groups))
 
 
 def partner(row: Row, known: Iterable[Row]) -> Row | None:
@@ -97,32 +93,3 @@ def partner(row: Row, known: Iterable[Row]) -> Row | None:
         and (not KINDS[other["method"]].sees_heldout or other["heldout_used"] == row["heldout_used"])
     ]
     return min(own, key=lambda other: other["tolerance"] != row["tolerance"], default=None)
-
-
-def compared(first: Answers, second: Answers, groups: IntArray, tolerance: float) -> Comparison:
-    """The second run against the first, sample by sample.
-
-    The comparison that an audit of both would make, without the two audits.
-    """
-    tally = pair_tally(second.dense_right, first.right, second.right, groups)
-    options = Options(tolerance=tolerance)
-    demand = Demand(options.tolerance, options.confidence, options.seed)
-    (found,) = compare(tally, group_cells(tally.cells, tally.attributes, each=False), demand)
-    return found
-
-
-def pair_tally(dense: Bits, first: Bits, second: Bits, groups: IntArray) -> Tally:
-    """How often each of the eight patterns of right and wrong occurs in each group that has samples."""
-    present, cell = np.unique(groups, return_inverse=True)
-    pattern = dense + 2 * first + 4 * second  # [samples] bit 0: the dense model, bits 1 and 2: the two runs
-    count = np.bincount(8 * cell + pattern, minlength=8 * present.size)
-    places, patterns = np.arange(present.size).repeat(8), np.tile(np.arange(8), present.size)
-    cells = tuple((str(group),) for group in present.tolist())
-    return Tally(("group",), cells, ("first", "second"), places, patterns, count)
-
-
-def clear(differences: Iterable[Difference], better: int) -> tuple[int, int]:
-    """How many are better, and how many worse, for certain: their limits exclude zero."""
-    known = list(differences)
-    up, down = sum(d.lower > 0 for d in known), sum(d.upper < 0 for d in known)
-    return (up, down) if better > 0 else (down, up)

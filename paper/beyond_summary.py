@@ -14,11 +14,12 @@ from evenprune.audit import Options, audit_tally
 from evenprune.maximum import Range
 from evenprune.paper_cells import Spread
 from evenprune.tally import Tally
-from evenprune.verdict import Audit, Difference
+from evenprune.verdict import Audit
 from paper import runner
 from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
 from paper.beyond_methods import BASELINES, KINDS, METHODS, is_rival_of_baselines
-from paper.beyond_paired import BETTER, Pair, Paired, Row, Setting, clear
+from paper.beyond_paired import Paired, Row, Setting, Versus
+from paper.beyond_pooled import BETTER, Difference
 from paper.results_file import Document
 
 MEASURES = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
@@ -37,14 +38,14 @@ class Entry:
     rows: tuple[Row, ...]  # by seed
     audits: tuple[Audit, ...]  # on unseen data, one a row
     against: str  # the baseline that it is compared with
-    pairs: tuple[Pair, ...]  # none of the baseline itself, nor of runs whose answers were not kept
-    others: Mapping[str, tuple[Pair, ...]]  # the same with other baselines that it has to face
+    versus: Versus  # without rows if it is the baseline itself, or if answers were not kept
+    others: Mapping[str, Versus]  # the same with other baselines that it has to face
     steps: int  # dual steps to choose from
     tuned_on: tuple[int, ...]  # seeds that the steps were compared with
 
     def beside(self, baseline: str) -> "Entry":
         """The same runs, compared with another baseline."""
-        return replace(self, against=baseline, pairs=self.others[baseline])
+        return replace(self, against=baseline, versus=self.others[baseline])
 
     @property
     def method(self) -> str:
@@ -95,11 +96,24 @@ class Entry:
         """Runs whose max ψ is within the tolerance."""
         return sum(row[split]["max_excess_gap"] <= tolerance + NEAR for row in self.rows)
 
-    def differences(self, measure: str) -> list[Difference]:
-        return [getattr(pair.found, measure) for pair in self.pairs]
+    @property
+    def compared(self) -> int:
+        """Seeds that both have."""
+        return len(self.versus.rows)
 
-    def clear(self, measure: str) -> tuple[int, int]:
-        return clear(self.differences(measure), BETTER[measure])
+    def difference(self, measure: str) -> Difference | None:
+        """From the baseline; None where nothing is compared."""
+        return self.versus.by.get(measure)
+
+    def apart(self, measure: str) -> Spread | None:
+        """The same over seeds."""
+        found = self.difference(measure)
+        return None if found is None else Spread.of(found.values)
+
+    def clear(self, measure: str) -> int:
+        """1: better than the baseline for certain, -1: worse."""
+        found = self.difference(measure)
+        return 0 if found is None else BETTER[measure] * found.sign
 
 
 @dataclass(frozen=True)
@@ -211,9 +225,8 @@ def _entry(
     options = Options(tolerance=tolerance)
     audits = tuple(audit_tally(tally_of(row["changes"]["audit"]), options) for row in rows)
     faced = [b for b in BASELINES if b != against] if is_rival_of_baselines(rows[0]["method"]) else []
-    others = {baseline: paired.pairs(rows, baseline, tolerance) for baseline in faced}
-    pairs = paired.pairs(rows, against, tolerance)
-    return Entry(name, tuple(rows), audits, against, pairs, others, steps, tuned_on)
+    others = {baseline: paired.versus(rows, baseline) for baseline in faced}
+    return Entry(name, tuple(rows), audits, against, paired.versus(rows, against), others, steps, tuned_on)
 
 
 def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
@@ -301,8 +314,8 @@ def gains(found: Iterable[Block]) -> dict[Setting, list[Gain]]:
     tasks: dict[Setting, list[Gain]] = {}
     for block in found:
         for entry in block.entries:
-            followed = followed_by(pair.row for pair in entry.pairs)
-            difference = Spread.of(d.estimate for d in entry.differences("max_excess_gap"))
+            followed = followed_by(entry.versus.rows)
+            difference = entry.apart("max_excess_gap")
             if followed and difference and KINDS[entry.method].follows_unseen:
                 gain = Gain(entry, block.setting, followed, difference)
                 tasks.setdefault(block.setting.task, []).append(gain)

@@ -6,7 +6,8 @@ from evenprune.wording import MISSING
 from paper import beyond_words as words
 from paper.beyond_cells import key_of
 from paper.beyond_methods import BASELINES
-from paper.beyond_paired import BETTER, Row
+from paper.beyond_paired import Row
+from paper.beyond_pooled import BETTER
 from paper.beyond_summary import DISPARITIES, MEASURES, Block, Entry, blocks
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 from paper.results_file import Document
@@ -41,8 +42,8 @@ def _legend() -> list[str]:
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
         "clipped: sample weights of a run that would have been negative, and were set to zero.",
         "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
-        "against: paired by seed and by audit sample; “clear” counts seeds whose limits exclude zero, “same”",
-        "is the share of samples that both put into the same class.",
+        "against: paired by seed and by audit sample; limits (95 %) of the mean over seeds, on other samples",
+        "of that number; “same” is the share of samples that both put into the same class.",
         "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed”",
         "(fractions; CELG and EL: losses); “held” counts seeds; the change is that of the last 10 epochs.",
     ]
@@ -83,18 +84,16 @@ def _multipliers(block: Block) -> Iterator[list[str]]:
 
 
 def _paired(baseline: str, entries: Iterable[Entry]) -> Iterator[list[str]]:
-    yield [f"against {baseline}", "seeds", "same", "accuracy", "clear", "max ψ", "clear", "Ψ_PW", "clear"]
+    yield [f"against {baseline}", "seeds", "same", "accuracy", "limits", "max ψ", "limits", "Ψ_PW", "limits"]
     for entry in entries:
         if entry.method != baseline:
-            cells = [text for measure in BETTER for text in difference(entry, measure)]
-            yield [entry.name, str(len(entry.pairs)), words.same(entry), *cells]
-
-
-def difference(entry: Entry, measure: str) -> tuple[str, str]:
-    """Mean and spread over seeds, and how many of them are clear."""
-    good, bad = entry.clear(measure)
-    told = f"{good} better, {bad} worse" if entry.pairs else MISSING
-    return words.difference(entry, measure), told
+            told = [(words.difference(entry, measure), words.limits(entry, measure)) for measure in BETTER]
+            yield [
+                entry.name,
+                str(entry.compared),
+                words.same(entry),
+                *(text for pair in told for text in pair),
+            ]
 
 
 # --- text ---

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from evenprune.paper_cells import Spread
-from evenprune.paper_wording import DATASETS, sparsity
+from evenprune.paper_wording import DATASETS, signed, sparsity
 from evenprune.wording import MISSING, visible
 from paper.beyond_cells import GROUPINGS, amount
 from paper.beyond_paired import Setting
@@ -41,7 +41,13 @@ def _told(spread: Spread, form: str, scale: float) -> str:
 
 def difference(entry: Entry, measure: str) -> str:
     """From the baseline, mean ± standard deviation over seeds."""
-    return percent(Spread.of(d.estimate for d in entry.differences(measure)), sign="+")
+    return percent(entry.apart(measure), sign="+")
+
+
+def limits(entry: Entry, measure: str) -> str:
+    """Of the mean difference from the baseline, points: "−3.1 to −0.4"."""
+    found = entry.difference(measure)
+    return MISSING if found is None else f"{signed(found.lower, 1)} to {signed(found.upper, 1)}"
 
 
 def step(value: float | None) -> str:
@@ -65,7 +71,7 @@ def clipped(entry: Entry) -> str:
 
 def same(entry: Entry) -> str:
     """Audit samples that run and baseline put into the same class, percent."""
-    return percent(Spread.of(pair.same for pair in entry.pairs))
+    return percent(Spread.of(entry.versus.same))
 
 
 def followed(entry: Entry) -> list[str]:

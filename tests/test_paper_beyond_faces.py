@@ -311,13 +311,13 @@ def test_each_run_is_compared_with_nft_of_its_own_data_set(both: Path) -> None:
     }
     for block in found:
         for entry in block.entries:
-            assert len(entry.pairs) == (0 if entry.method == "NFT" else len(entry.rows))
-            for pair in entry.pairs:
-                wanted = ("NFT", pair.row["seed"], pair.row["augment"])
+            assert entry.compared == (0 if entry.method == "NFT" else len(entry.rows))
+            for place, row in enumerate(entry.versus.rows):
+                wanted = ("NFT", row["seed"], row["augment"])
                 own = [r for r in rows_of(both, block.setting.dataset) if r["groups"] == block.setting.groups]
                 base = next(r for r in own if (r["method"], r["seed"], r["augment"]) == wanted)
-                apart = pair.row["audit"]["accuracy"] - base["audit"]["accuracy"]
-                assert pair.found.accuracy.estimate == pytest.approx(apart, abs=1e-9)
+                apart = row["audit"]["accuracy"] - base["audit"]["accuracy"]
+                assert entry.versus.by["accuracy"].values[place] == pytest.approx(apart, abs=1e-9)
 
 
 @pytest.mark.slow

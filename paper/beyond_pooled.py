@@ -1,0 +1,77 @@
+"""All seeds of a method against those of a baseline at once: the mean difference, with limits.
+
+Seeds share the audit samples, so five of them are no five witnesses of a difference there. Samples are drawn
+anew within each group, the same ones for all runs; the limits are where the mean over seeds would lie on
+other audit samples, as many of each group. They are of these trained runs: what other seeds would give, the
+spread over seeds shows. And they are of one difference: of twenty that are none, one is clear by chance.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenprune.tally import FloatArray, IntArray
+from paper.beyond_answers import Answers
+
+BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1}  # the sign of a good difference
+DRAWS, SEED = 1000, 0
+WIDE = 1.96  # standard deviations of the draws: limits of 95 %
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus its baseline."""
+
+    values: tuple[float, ...]  # by seed
+    lower: float  # limits of their mean
+    upper: float
+
+    @property
+    def sign(self) -> int:
+        """Of what is clear: zero lies within the limits of 0."""
+        return (self.lower > 0) - (self.upper < 0)
+
+
+def differences(pairs: Sequence[tuple[Answers, Answers]], groups: IntArray) -> dict[str, Difference]:
+    """By measure. pairs: of every seed, the answers of the baseline and of the method; groups: [samples]."""
+    runs = [*(first for first, _ in pairs), *(second for _, second in pairs)]
+    lost = np.stack(
+        [run.dense_right.astype(np.float32) - run.right for run in runs], axis=1
+    )  # [samples, runs]
+    present = [lost[groups == group] for group in np.unique(groups)]
+    sizes = np.array([len(own) for own in present])
+    here = _apart(np.stack([own.sum(0) for own in present]), sizes)
+    draws = [drawn(len(own), place) @ own for place, own in enumerate(present)]
+    there = _apart(np.stack(draws, axis=1), sizes)  # of [draws, groups, runs]
+    found = {}
+    for measure, values in here.items():
+        mean, off = float(values.mean()), WIDE * float(there[measure].mean(-1).std(ddof=1))
+        found[measure] = Difference(tuple(values.tolist()), mean - off, mean + off)
+    return found
+
+
+def _apart(lost: NDArray[np.float32], sizes: IntArray) -> dict[str, FloatArray]:
+    """By measure, the second half of the runs minus the first; lost: sums of [..., groups, runs]."""
+    return {measure: _halves(values) for measure, values in measures(lost.astype(float), sizes).items()}
+
+
+def measures(lost: FloatArray, sizes: IntArray) -> Mapping[str, FloatArray]:
+    """Of sums of what was lost [..., groups, runs], by run. ψ_g = Δ_g − Δ, Δ_g = lost/n."""
+    gaps, gap = lost / sizes[:, None], lost.sum(-2) / sizes.sum()
+    largest, least = gaps.max(-2), gaps.min(-2)
+    return {"accuracy": -gap, "max_excess_gap": largest - gap, "pairwise_disparity": largest - least}
+
+
+def _halves(values: FloatArray) -> FloatArray:
+    first, second = np.split(values, 2, axis=-1)
+    return second - first
+
+
+@cache
+def drawn(size: int, place: int) -> NDArray[np.float32]:
+    """How often each sample of a group is drawn, [draws, size]; the same for all that is compared."""
+    rng = np.random.default_rng([SEED, place, size])
+    return rng.multinomial(size, np.full(size, 1 / size), size=DRAWS).astype(np.float32)
