@@ -78,6 +78,26 @@ def test_all_problems_of_rules_come_at_once() -> None:
     assert "merge_below is 2.5" in GroupRules(merge_below=2.5).problems([])[0]  # type: ignore[arg-type]
 
 
+def test_ranges_may_be_spelled_as_a_flag_and_other_values_are_refused() -> None:
+    columns, everyone = {"x": list(range(100))}, np.ones(100, dtype=bool)
+    for text, plain in (("quantiles:4", 4), ("18, 40", [18, 40])):
+        assert GroupRules({"x": text}).problems(["x"]) == []
+        found, same = (ranged(columns, {"x": bins}, training=everyone)[0]["x"] for bins in (text, plain))
+        assert found.tolist() == same.tolist()
+        assert found.notes == same.notes
+    for bins, said in (
+        ("quantiles:x", "bin of 'x': 'x' is no whole number from 2 on"),
+        (4.0, "bin of 'x': quantiles is 4.0: it must be a whole number, 2 or more"),
+        (None, "bin of 'x': give either edges, such as"),
+        ({}, "bin of 'x': edges is {}: give one or more numbers"),
+        (["a"], "bin of 'x': edges is ['a']: give one or more numbers"),
+    ):
+        (problem,) = GroupRules({"x": bins}).problems(["x"])  # type: ignore[dict-item]
+        assert problem.startswith(said)
+    with pytest.raises(InputProblems, match="edges is '18': give one or more numbers"):
+        groups.binned([1, 20], edges="18")  # type: ignore[arg-type]
+
+
 # --- ranges ---
 
 
@@ -179,10 +199,30 @@ def test_splits_are_merged_as_the_training_samples_are() -> None:
         "test": ["race × sex"],
     }
     assert splits["test"]["race × sex"].tolist() == ["A × f", "other", "other", "A × m"]
-    (note,) = groups.notes_of(splits["test"])
-    assert "B × f (2), C × m (0)" in note
+    note, stranger = groups.notes_of(splits["test"])
+    assert [note] == groups.notes_of(splits["train"])  # on training samples: the same in every split
+    assert note.startswith("2 groups have fewer than 10 training samples, and are merged into “other”: B × f")
     assert "“other” has 3 training samples in all" in note
-    assert note.endswith("Wholly in “other”: race B, race C.")
+    assert note.endswith("Wholly in “other”: race B.")
+    assert stranger == "One group has no training samples, and is merged into “other”: C × m."
+
+
+def test_small_groups_of_missing_values_are_merged_too() -> None:
+    sexes = np.array(["f", "m"] * 40 + [None] * 4, dtype=object)
+    ages = np.array(["young"] * 40 + ["old"] * 41 + ["young"] * 2 + [None], dtype=object)
+    splits = {"train": {"sex": sexes, "age": ages}, "test": {"sex": sexes[::7], "age": ages[::7]}}
+    found = merged(splits, 10)
+    assert set(found["train"]["sex × age"]) == {"f × young", "m × young", "f × old", "m × old", None}
+    for columns in found.values():
+        assert groups.notes_of(columns) == [
+            "3 groups with a missing value are merged into “(missing)”: (missing) × old (1), (missing) × "
+            "young (2), (missing) × (missing) (1)."
+        ]
+    assert merged(splits, 1) == splits  # none is smaller
+    one = {"train": {"sex": sexes[[0, 2, 81, 82]], "age": ages[[0, 2, 81, 82]]}}
+    assert merged(one, 2) == one  # with the missing ones as one, there would be one group
+    alone = {"train": {"sex": sexes}}
+    assert merged(alone, 10) == alone  # nothing to merge them with
 
 
 def test_all_merged_groups_are_known_and_not_only_those_that_the_note_names() -> None:

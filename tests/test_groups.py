@@ -388,7 +388,12 @@ def test_all_splits_are_merged_as_the_training_data_is():
     train, test = ["a"] * 40 + ["b"] * 40 + ["c"] * 3, ["a", "b", "c", "d", "c"] * 10
     column = groups.merge_below(test, 10, training=train)
     assert column.tolist() == ["a", "b", "other", "other", "other"] * 10
-    assert "fewer than 10 training samples, and are merged into “other”: c (3), d (0)." in column.notes[0]
+    assert column.notes == (
+        "One group has fewer than 10 training samples, and is merged into “other”: c (3). “other” has 3 "
+        "training samples in all, still fewer than 10.",
+        "One group has no training samples, and is merged into “other”: d.",
+    )
+    assert column.merged == {"other": {"c": 3, "d": 0}}
     assert set(groups.merge_below(train, 10)) == set(column)
 
 
@@ -447,7 +452,7 @@ def test_notes_stay_where_codes_get_names_and_missing_values():
     column = groups.noted(np.array([0, 1, -1] * 10), ["a note", "another", "a note"])
     assert column.notes == ("a note", "another")
     assert groups.noted(column, ["a note"]).notes == column.notes
-    data = (torch.zeros(30, 3), torch.zeros(30, dtype=torch.int64), {"kind": column})
+    data = (torch.zeros(30, 3), torch.arange(30) % 2, {"kind": column})
     for chosen in (["kind"], {"kind": ["A", "B"]}):
         read = samples.read({"train": data, "test": data}, chosen)
         assert groups.notes_of(read.columns["test"]) == ["a note", "another"]
@@ -456,7 +461,7 @@ def test_notes_stay_where_codes_get_names_and_missing_values():
 
 def test_notes_go_through_the_reading_of_samples():
     column = groups.merge_below(["a"] * 20 + ["b"] * 20 + ["c"] * 2, 10)
-    data = (torch.zeros(42, 3), torch.zeros(42, dtype=torch.int64), {"kind": column, "else": [1] * 42})
+    data = (torch.zeros(42, 3), torch.arange(42) % 2, {"kind": column, "else": [1] * 42})
     read = samples.read({"train": data, "test": data}, ["kind"])
     assert read.names == ("a", "b", "other")
     assert groups.notes_of(read.columns["test"]) == list(column.notes)

@@ -28,7 +28,7 @@ from evenprune.ranges import Ranges, bin_problems, ranges_of, written
 from evenprune.reading import listed, quoted
 from evenprune.tally import Cell, FloatArray, InputProblems, IntArray, Scores, Tally
 
-Bins = Sequence[float] | int  # where ranges begin, or how many of about equal size
+Bins = Sequence[float] | int | str  # where ranges begin, how many of about equal size; or a flag's text
 Columns = dict[str, NDArray[Any]]
 
 EXAMPLE = "--bin age=18,30,45 or --bin income=quantiles:4"
@@ -47,7 +47,8 @@ class GroupRules:
         there = list(groups)
         found = [_stranger(name, there) for name in self.bins if name not in there]
         for name, bins in self.bins.items():
-            found += [f"bin of {quoted(name)}: {problem}" for problem in bin_problems(**_told(bins))]
+            wrong = _parsed(bins)[1] if isinstance(bins, str) else bin_problems(**_told(bins))
+            found += [f"bin of {quoted(name)}: {problem}" for problem in wrong]
         n = self.merge_below
         if n is not None and (not isinstance(n, int | np.integer) or n < 1):
             found.append(
@@ -62,8 +63,9 @@ def _stranger(name: str, groups: Sequence[str]) -> str:
 
 
 def _told(bins: Bins) -> dict[str, Any]:
-    whole = isinstance(bins, int | np.integer)
-    return {"edges": None, "quantiles": bins} if whole else {"edges": bins, "quantiles": None}
+    told = _parsed(bins)[0] if isinstance(bins, str) else bins
+    number = isinstance(told, int | float | np.number)
+    return {"edges": None, "quantiles": told} if number else {"edges": told, "quantiles": None}
 
 
 # --- flags ---
@@ -136,14 +138,15 @@ def ranges_for(
     name: str, numbers: FloatArray, bins: Bins, *, training: NDArray[np.bool_] | None = None
 ) -> tuple[Ranges, list[str]]:
     """The ranges of a column with a note on them, and what is wrong: no value at all, or all in one range."""
-    found = ranges_of(numbers, **_told(bins), training=None if training is None else numbers[training])
+    told = _told(bins)
+    found = ranges_of(numbers, **told, training=None if training is None else numbers[training])
     known = numbers[~np.isnan(numbers)]
     used = np.unique(np.searchsorted(found.edges, known, side="right"))
     if used.size < 2:
         return found, [_one_range(name, known, found, used)]
     how = f", quantiles of the {'samples' if training is None else 'training samples'}"
     at = ", ".join(written(edge) for edge in found.edges)
-    note = f"{name} is in ranges that begin at {at}{how if isinstance(bins, int | np.integer) else ''}."
+    note = f"{name} is in ranges that begin at {at}{how if told['edges'] is None else ''}."
     return replace(found, notes=(note, *(f"{name}: {text}" for text in found.notes))), []
 
 

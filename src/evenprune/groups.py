@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from evenprune import ranges
 from evenprune.ranges import Ranges, bin_problems, ranges_of
+from evenprune.reading import counted
 from evenprune.tally import Cell, FloatArray, InputProblems, IntArray
 
 MISSING = "(missing)"
@@ -297,7 +298,8 @@ def _numbers(values: Any) -> tuple[FloatArray, list[str]]:
     if not wrong:
         return numbers, []
     first, value = next(iter(wrong.items()))
-    return numbers, [f"{len(wrong):,} values are no numbers; the first is {value!r} of sample {first:,}"]
+    many = counted(len(wrong), "value is no number", "values are no numbers")
+    return numbers, [f"{many}; the first is {value!r} of sample {first:,}"]
 
 
 def numbers_of(column: NDArray[Any]) -> tuple[FloatArray, dict[int, Any]]:
@@ -320,8 +322,9 @@ def merge_below(columns: Any, n: int, *, into: str = "other", training: Any = No
     """The groups of one or more columns as one column, with groups of fewer than n samples as one group.
 
     Of several columns the intersections are the groups, as in an audit: pass the result as the one column
-    of groups. A sample with a missing value stays missing. With `training`, the columns of the training data,
-    groups are counted there: so every split is merged alike, and groups that are not in it are merged too.
+    of groups. A sample with a missing value stays missing: of several columns, all such are one group. With
+    `training`, the columns of the training data, groups are counted there: so every split is merged alike,
+    and groups that are not in it are merged too.
     An audit of the result lists, in its notes, what was merged.
     """
     if not isinstance(n, int | np.integer) or n < 1:
@@ -345,26 +348,54 @@ def merged_names(
     into: str = "other",
     trained: bool = False,
 ) -> tuple[list[str | None], list[str], Merged]:
-    """What each cell is called after groups of fewer than n were merged, None if missing; the note on it, and
-    all of the merged groups.
+    """What each cell is called after groups of fewer than n were merged, None if missing; the notes on it,
+    and all of the merged groups. Without a note, nothing need be merged.
 
-    counts: samples of the cells that have any; trained: these are training samples, others are to follow.
+    counts: samples of the cells that have any; trained: these are training samples, others are to follow. A
+    note on training samples is the same for every split; groups that the training data has not are apart.
     """
     known = sorted({c for c in (*cells, *counts) if None not in c}, key=natural_key)
     name_of = dict(zip(known, group_cells(known, attributes, each=False).names, strict=True))
     small = {c for c in known if counts.get(c, 0) < n}
     names = [None if c not in name_of else into if c in small else name_of[c] for c in cells]
-    there = set(cells)
-    here = [c for c in known if c in there]
-    merged = [c for c in here if c in small]
-    if not merged:
-        return names, [], {}
-    before = next((size for c, size in counts.items() if name_of.get(c) == into and c not in small), 0)
-    total = sum(counts.get(c, 0) for c in small) + before
-    sizes = {name_of[c]: counts.get(c, 0) for c in merged}
-    note = _merged_note(sizes, n, into, before=before, total=total, trained=trained)
-    hidden = _hidden(merged, [c for c in here if c not in small], attributes, into)
-    return names, [note + hidden], {into: sizes}
+    counted, notes = [c for c in known if c in counts], list[str]()
+    sizes = {name_of[c]: counts[c] for c in counted if c in small}
+    strangers = [name_of[c] for c in known if c not in counts]
+    if sizes:
+        before = next((size for c, size in counts.items() if name_of.get(c) == into and c not in small), 0)
+        gone, left = ([c for c in counted if (c in small) == merged] for merged in (True, False))
+        note = _merged_note(sizes, n, into, before=before, trained=trained)
+        notes.append(note + _hidden(gone, left, attributes, into))
+    if len(counted) > 1:  # else one group would be left
+        notes += _gaps_note(counts, attributes, n=n, anyway=bool(sizes))
+    if strangers:
+        notes.append(f"{_merged(len(strangers), 'no training samples', into)}: {_named(strangers)}.")
+    merged = sizes | dict.fromkeys(strangers, 0)
+    return names, notes, {into: merged} if merged else {}
+
+
+def _merged(count: int, few: str, into: str) -> str:
+    many = "One group has {}, and is" if count == 1 else f"{count:,} groups have {{}}, and are"
+    return f"{many.format(few)} merged into “{into}”"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" … and {len(names) - NAMED_IN_NOTES:,} more" if len(names) > NAMED_IN_NOTES else ""
+    return ", ".join(names[:NAMED_IN_NOTES]) + more
+
+
+def _sized(sizes: Mapping[str, int]) -> str:
+    return _named([f"{name} ({size:,})" for name, size in sizes.items()])
+
+
+def _gaps_note(counts: Mapping[Cell, int], attributes: Sequence[str], *, n: int, anyway: bool) -> list[str]:
+    """That all groups with a missing value are one: if some are small, or if others are merged anyway."""
+    gaps = sorted((c for c in counts if None in c), key=natural_key)
+    if len(gaps) < 2 or not (anyway or any(counts[c] < n for c in gaps)):
+        return []
+    names = group_cells(gaps, attributes, each=False).names
+    sizes = {name: counts[c] for name, c in zip(names, gaps, strict=True)}
+    return [f"{len(gaps):,} groups with a missing value are merged into “{MISSING}”: {_sized(sizes)}."]
 
 
 def _hidden(small: Sequence[Cell], left: Sequence[Cell], attributes: Sequence[str], into: str) -> str:
@@ -374,21 +405,14 @@ def _hidden(small: Sequence[Cell], left: Sequence[Cell], attributes: Sequence[st
     if len(attributes) < 2 or not gone:
         return ""
     named = sorted((place, natural_key((value,)), value) for place, value in gone)
-    told = ", ".join(f"{attributes[place]} {value}" for place, _, value in named[:NAMED_IN_NOTES])
-    more = f" … and {len(named) - NAMED_IN_NOTES:,} more" if len(named) > NAMED_IN_NOTES else ""
-    return f" Wholly in “{into}”: {told}{more}."
+    told = _named([f"{attributes[place]} {value}" for place, _, value in named])
+    return f" Wholly in “{into}”: {told}."
 
 
-def _merged_note(
-    small: Mapping[str, int], n: int, into: str, *, before: int, total: int, trained: bool
-) -> str:
-    many, kind = f"{len(small):,} groups", "training samples" if trained else "samples"
-    named = ", ".join(f"{name} ({size:,})" for name, size in list(small.items())[:NAMED_IN_NOTES])
-    more = f" … and {len(small) - NAMED_IN_NOTES:,} more" if len(small) > NAMED_IN_NOTES else ""
-    sentences = [
-        f"{'One group has' if len(small) == 1 else f'{many} have'} fewer than {n:,} {kind}, "
-        f"and {'is' if len(small) == 1 else 'are'} merged into “{into}”: {named}{more}."
-    ]
+def _merged_note(small: Mapping[str, int], n: int, into: str, *, before: int, trained: bool) -> str:
+    kind, total = "training samples" if trained else "samples", sum(small.values()) + before
+    few = f"fewer than {n:,} {kind}"
+    sentences = [f"{_merged(len(small), few, into)}: {_sized(small)}."]
     if before:
         sentences.append(f"“{into}” was there before, with {before:,}.")
     if total < n:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,11 +50,20 @@ def bin_problems(edges: Sequence[float] | None, quantiles: int | None) -> list[s
     if edges is None:
         fits = isinstance(quantiles, int | np.integer) and quantiles >= 2
         return [] if fits else [f"quantiles is {quantiles!r}: it must be a whole number, 2 or more"]
-    listed = [float(edge) for edge in edges]
-    rising = all(a < b for a, b in itertools.pairwise(listed))
-    if listed and rising and all(map(math.isfinite, listed)):
+    if _rising(edges):
         return []
-    return [f"edges is {list(edges)}: give one or more numbers, each larger than the one before"]
+    shown = list(edges) if isinstance(edges, list | tuple | np.ndarray) else repr(edges)
+    return [f"edges is {shown}: give one or more numbers, each larger than the one before"]
+
+
+def _rising(edges: Any) -> bool:
+    """Whether they are finite numbers, at least one, each larger than the one before."""
+    try:
+        numbers = [] if isinstance(edges, str) else [float(edge) for edge in edges]
+    except (TypeError, ValueError):
+        return False
+    rising = all(a < b for a, b in itertools.pairwise(numbers))
+    return bool(numbers) and rising and all(map(math.isfinite, numbers))
 
 
 def quantile_edges(numbers: FloatArray, count: int) -> tuple[float, ...]:

@@ -25,6 +25,11 @@ def listed(values: Sequence[object], most: int = 12) -> str:
     return shown + (f" … and {len(values) - most:,} more" if len(values) > most else "")
 
 
+def counted(count: int, one: str, several: str) -> str:
+    """A number and what it counts: counted(1, "sample has", "samples have") is "1 sample has"."""
+    return f"{count:,} {one if count == 1 else several}"
+
+
 @contextmanager
 def refused(
     name: str,
