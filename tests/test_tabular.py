@@ -55,8 +55,7 @@ def load(folder: Path, rows: dict[str, list[Any]], form: str = "csv", **told: An
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet", "arrow", "jsonl"])
 def test_a_table_becomes_inputs_whatever_its_form(tmp_path: Path, form: str) -> None:
-    rows = ROWS | {"member": [int(v) for v in ROWS["member"]]}  # a text "true" is a category, not a number
-    data = load(tmp_path, rows, form)
+    data = load(tmp_path, ROWS, form)
     assert data.description.features == (
         "age", "age (missing)", "income", "job=clerk", "job=smith", "job=(missing)", "member",
     )  # fmt: skip
@@ -71,6 +70,7 @@ def test_a_table_becomes_inputs_whatever_its_form(tmp_path: Path, form: str) -> 
     assert inputs[:, 0] == pytest.approx(expected, abs=1e-6)
     assert inputs[:, 1].tolist() == [0, 0, 0, 1, 0, 0]
     assert inputs[:, 3:6].tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert np.unique(inputs[:, 6]) == pytest.approx([-1, 1], abs=1e-6)  # three of six are members
     tested, labels, _ = data["test"]
     assert labels.tolist() == [1, 0]
     assert tested[0, 3:6].tolist() == [0, 0, 0]  # a baker, whom the training rows do not know
@@ -184,7 +184,7 @@ def problems(folder: Path, rows: dict[str, list[Any]], form: str = "csv", **told
         ({}, {"ignore": ["age", "income", "job", "member"]}, "has no column left for inputs"),
         ({}, {"classes": ["yes", "maybe"]}, "there are labels 'no', which classes does not name"),
         ({}, {"numeric": ["job"]}, "7 of 8 values are no numbers, such as 'clerk', 'smith', 'baker'"),
-        ({"age": [1, 2, 3, 4, 5, float("inf"), 7, 8]}, {}, "1 infinite values, the first in row 6"),
+        ({"age": [1, 2, 3, 4, 5, float("inf"), 7, 8]}, {}, "1 infinite value, the first in row 6"),
         ({"result": ["yes"] * 8}, {}, "one class only"),
         ({"result": ["yes", None] * 4}, {}, "4 of 8 samples have no label: 'row 2'"),
         ({"split": ["train"] * 8}, {}, "there is no sample in split 'test'"),
@@ -225,6 +225,73 @@ def test_too_many_categories_are_refused(tmp_path: Path) -> None:
     assert "holds 501 categories, such as '0 High Street'" in found
     assert "at most 500 can be inputs" in found
     assert "ignore=['street'] (--ignore 'street')" in found
+
+
+@pytest.mark.parametrize("true", ["true", "True", "TRUE"])
+def test_true_and_false_are_numbers_however_they_are_spelled(tmp_path: Path, true: str) -> None:
+    plain = load(tmp_path, ROWS, "parquet", numeric=["member"])
+    texts = [None if i == 1 else true if member else "False" for i, member in enumerate(ROWS["member"])]
+    assert load(tmp_path, ROWS | {"member": texts}).description.features[-2:] == (
+        "member",
+        "member (missing)",
+    )
+    texts[1] = "False"
+    for told in ({}, {"numeric": ["member"]}):
+        data = load(tmp_path, ROWS | {"member": texts}, **told)
+        assert (data["train"][0][:, -1] == plain["train"][0][:, -1]).all()
+    listed = load(tmp_path, ROWS | {"member": texts}, categorical=["member"])
+    assert len(listed.description.features) == 2
+
+
+def large(**columns: list[Any]) -> dict[str, list[Any]]:
+    """200 rows of a table that is all right, and further columns."""
+    return {
+        "sex": ["f", "m"] * 100,
+        "result": ["yes", "no", "no", "yes"] * 50,
+        "x": list(range(200)),
+    } | columns
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            [f"p{i}" for i in range(200)],
+            "holds 200 different values on 200 samples, such as 'p0', 'p1', 'p2'",
+        ),
+        (
+            [f"2020-{1 + i % 12}-{1 + i // 12}" for i in range(200)],
+            "is it an identifier, or a date? Leave it",
+        ),
+        (
+            ["?", *map(str, range(199))],
+            "holds numbers, but for 1 value of 200, such as '?': leave such values",
+        ),
+        ([f"{i % 30},{i % 7}" for i in range(200)], "holds numbers with commas, such as '0,0', '1,1', '2,2'"),
+    ],
+    ids=["identifier", "date", "one ?", "decimal commas"],
+)
+def test_texts_that_are_no_categories_are_refused(tmp_path: Path, values: list[str], said: str) -> None:
+    (found,) = problems(tmp_path, large(odd=values))
+    assert "column 'odd' of " in found
+    assert said in found
+    assert load(tmp_path, large(odd=values), ignore=["odd"]).description.features == ("x",)
+    assert len(load(tmp_path, large(odd=values), categorical=["odd"]).description.features) > 20
+
+
+def test_texts_of_few_values_stay_categories(tmp_path: Path) -> None:
+    children = (["0", "1", "2", "3+"] * 50)[:200]
+    letters = [f"{chr(97 + i % 26)}{i % 2}" for i in range(200)]
+    data = load(tmp_path, large(children=children, letters=letters))
+    assert len(data.description.features) == 1 + 4 + 26
+
+
+def test_a_column_without_a_name_is_noted(tmp_path: Path) -> None:
+    data = load(tmp_path, large(**{"": list(range(200))}))
+    assert data.description.notes == (
+        "A column without a name is an input; if it counts the rows, take it out of the table.",
+    )
+    assert load(tmp_path, large(**{"": list(range(200))}), ignore=[""]).description.notes == ()
 
 
 def test_many_categories_take_the_room_of_the_inputs_few_times(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.groups import is_missing, numbers_of, text_of
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 
 MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
 FEW_VALUES = 20  # so many are no problem, even if nearly every sample has one of its own
@@ -38,7 +38,7 @@ def column(values: Sequence[Any]) -> NDArray[Any]:
     return np.array([text_of(value) for value in found], dtype=object)
 
 
-def _too_many(values: Sequence[Any]) -> str:
+def too_many(values: Sequence[Any]) -> str:
     """How many different values there are, if nearly as many as samples, or thousands; else nothing."""
     texts = list(dict.fromkeys(map(text_of, values)))
     if len(texts) <= MOST_VALUES and len(texts) <= max(FEW_VALUES, len(values) / 2):
@@ -48,7 +48,7 @@ def _too_many(values: Sequence[Any]) -> str:
 
 def too_many_groups(name: str, values: Sequence[Any], *, merged_below: int | None = None) -> list[str]:
     """The problem of a column of groups that is an identifier or a measurement. merged_below: after that."""
-    many = _too_many(values)
+    many = too_many(values)
     if not many:
         return []
     if merged_below is not None:
@@ -77,7 +77,7 @@ def numbered(
         names_of = {**dict(enumerate(known)), -1: None}
         values, known = [names_of.get(value, value) for value in values], None
     given = [value for value in values if value is not None and not (known and value == -1)]
-    problems, many = _missing(values, names, known), _too_many(given)
+    problems, many = _missing(values, names, known), too_many(given)
     if many:
         problems.append(f"the label holds {many}: is it the right column?")
     distinct = {text_of(value) or "" for value in given}
@@ -105,8 +105,9 @@ def _missing(values: list[Any], names: Sequence[str], known: Sequence[str] | Non
     if not absent:
         return []
     examples = listed([names[i] for i in absent], SHOWN)
-    many = f"{len(absent):,} of {len(values):,} samples have no label"
-    return [f"{many}: {examples}; fill them in, or leave these samples out"]
+    of = f"of {len(values):,} samples"
+    many = counted(len(absent), f"{of} has", f"{of} have")
+    return [f"{many} no label: {examples}; fill it in, or leave such samples out"]
 
 
 def _as_wished(distinct: set[str], classes: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -127,6 +128,20 @@ def _as_counted(distinct: set[int], known: Sequence[str] | None) -> tuple[tuple[
         what = f"the labels are whole numbers from {least:,} to {most:,}, {len(distinct):,} different ones"
         return (), [f"{what}: class ids are 0, 1, 2 …; number them anew, or name them in order as classes"]
     return tuple(known) if known else tuple(str(number) for number in range(most + 1)), []
+
+
+def empty_classes(ids: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    """A note on whole numbers that leave some out: for each of those the model must have an output too."""
+    used = np.unique(ids).tolist()
+    if len(used) == len(classes):
+        return []
+    named = [classes[i] for i in used[:SHOWN]]
+    more = ", …" if len(used) > SHOWN else ""
+    return [
+        f"of the labels 0 to {len(classes) - 1:,}, {len(used):,} occur, but the model is taken to have an "
+        f"output for each. If it has outputs for these alone, name them in its order: "
+        f"classes=[{', '.join(map(quoted, named))}{more}] (--classes {','.join(named)}{more})"
+    ]
 
 
 def _fractions(given: list[Any]) -> list[str]:

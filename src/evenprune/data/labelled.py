@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data.arrays import SPLITS, Samples
-from evenprune.data.class_labels import SHOWN, column, numbered, plain, too_many_groups
+from evenprune.data.class_labels import SHOWN, column, empty_classes, numbered, plain, too_many_groups
 from evenprune.data.twins import leaked
 from evenprune.group_rules import Bins, Columns, GroupRules, merged, ranged
 from evenprune.groups import Column, noted, text_of
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 from evenprune.tally import InputProblems
 
 WORDS = {  # how people call the splits
@@ -87,12 +87,14 @@ class Wishes:
 
     def problems(self, *, drawn: bool) -> list[str]:
         """drawn: whether the data has no splits, so that the test samples are drawn too."""
-        test, heldout, wrong = self.test_share, self.heldout_share, list[str]()
+        test, heldout = self.test_share, self.heldout_share
+        wrong = [] if self.groups else ["groups is missing: which column tells the groups apart?"]
         if not 0 < test < 1:
             wrong.append(f"test_share is {test}: it must lie between 0 and 1, such as 0.2")
         if not 0 <= heldout < 1:
             wrong.append(f"heldout_share is {heldout}: it must lie between 0 (none) and 1, such as 0.2")
-        if drawn and not wrong and test + heldout >= 1:
+        fits = 0 < test < 1 and 0 <= heldout < 1
+        if drawn and fits and test + heldout >= 1:
             wrong.append(
                 f"test_share is {test} and heldout_share is {heldout}: no sample is left to train on; "
                 "together they must be less than 1"
@@ -116,7 +118,7 @@ class Loaded(dict[str, Samples]):
         self.classes = tuple(classes)  # names of the labels 0, 1, …
         self.counted = counted  # the labels were texts, and the order of the classes is that of the alphabet
         self.skipped = skipped  # images that could not be read and were left out, and why
-        self.notes = tuple(notes)  # what else the user should know: samples in several splits
+        self.notes = tuple(notes)  # what else the user should know: samples in several splits, empty classes
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(labels):,} {name}" for name, (_, labels, _) in self.items())
@@ -142,7 +144,8 @@ def assemble(
     found = [*problems, *wrongly, *mislabelled, *unranged]
     found += _too_many(listing, columns, splits, wishes, sound=not wrongly and not wrong)
     lost = [WORDS.get((text_of(value) or "").strip().lower()) for value in listing.lost]
-    found += wrong + _empty(listing.where, np.array([*splits, *lost], dtype=object), needed)
+    told = listing.splits is not None
+    found += wrong + _empty(listing.where, np.array([*splits, *lost], dtype=object), needed, told=told)
     if classes and not mislabelled and not wrong and not lost:
         found += _untrained(listing.where, labels, np.array(splits, dtype=object), classes)
     order = sorted(range(len(splits)), key=lambda place: SPLITS.index(splits[place]))
@@ -154,7 +157,7 @@ def assemble(
     places = np.array(order, dtype=np.int64)[inputs.kept]  # [N] in the listing
     split = np.array(splits, dtype=object)[places]
     if not found:
-        found += _empty(listing.where, split, needed, skipped=len(skipped))
+        found += _empty(listing.where, split, needed, told=told, skipped=len(skipped))
         found += _untrained(listing.where, labels[places], split, classes, skipped=len(skipped))
     if found:
         raise InputProblems(found)
@@ -164,12 +167,14 @@ def assemble(
         attributes = merged(attributes, wishes.merge_below)
     notes = [*listing.notes, *held_out]
     notes += _leaked(inputs, split.tolist(), [listing.names[i] for i in places.tolist()])
-    told = notes + ([f"Of all splits, {left_out(skipped)}."] if skipped else [])
+    audited = notes + ([f"Of all splits, {left_out(skipped)}."] if skipped else [])
+    if wishes.classes is None and listing.classes is None:
+        notes = notes + empty_classes(labels, classes)
     loaded = {
         n: (
             inputs.values[piece],
             labels[places[piece]],
-            {a: noted(v, told) if told else v for a, v in attributes[n].items()},
+            {a: noted(v, audited) if audited else v for a, v in attributes[n].items()},
         )
         for n, piece in pieces.items()
     }
@@ -282,7 +287,8 @@ def _told(listing: Listing, given: Sequence[Any]) -> tuple[list[str], list[str]]
     problems = []
     if absent:
         examples = listed(absent, SHOWN)
-        problems.append(f"{len(absent):,} samples have no split: {examples}; fill it in, or leave them out")
+        many = counted(len(absent), "sample has", "samples have")
+        problems.append(f"{many} no split: {examples}; fill it in, or leave them out")
     if unknown:
         count = sum(text in unknown for text in said)
         known = f"but knows {listed(SPLITS)} only ({count:,} of {len(said):,} samples)"
@@ -314,8 +320,16 @@ def drawn(
     return splits
 
 
-def _empty(where: str, split: NDArray[Any], needed: Sequence[str], *, skipped: int = 0) -> list[str]:
-    hint = {"validation": "; give more samples, or leave heldout_share out (--heldout-share)"}
+def _empty(
+    where: str, split: NDArray[Any], needed: Sequence[str], *, told: bool, skipped: int = 0
+) -> list[str]:
+    """The problems of splits without samples. told: the data names its splits; else they were drawn."""
+    rename = ", call the validation samples test" if bool((split == "validation").any()) else ""
+    draw = f'; mark some as test{rename}, or give no splits, and they are drawn: split=None (--split "")'
+    hint = {
+        "validation": "; give more samples, or leave heldout_share out (--heldout-share)",
+        "test": draw if told else "; give more samples of each class",
+    }
     return [
         f"{where}: there is no sample in split {name!r}{_left_out(skipped)}{hint.get(name, '')}"
         for name in needed

@@ -16,16 +16,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from evenprune.data.arrays import Samples
+from evenprune.data.class_labels import FEW_VALUES, too_many
 from evenprune.data.folder_listing import USUAL_SPLIT
 from evenprune.data.labelled import Inputs, Listing, Loaded, Wanted, Wishes, assemble
 from evenprune.formats import Table, missing_columns, open_table, refused
 from evenprune.groups import MISSING, factorize, natural_key
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 from evenprune.spelling import repeated, spellings
 from evenprune.tally import FloatArray, InputProblems, IntArray
 
 MOST_CATEGORIES = 500  # of one column; each is an input of its own
+FEW_SLIPS = 0.1  # so many values at the most that are no numbers are slips in a column of numbers
 CONSTANT = 1e-12  # a deviation smaller than this part of the largest value is rounding
+UNNAMED = "A column without a name is an input; if it counts the rows, take it out of the table."
+LIST_IT = "list all inputs, this one as categorical (--numeric, --categorical)"
 
 Kind = Literal["numeric", "categorical"]
 
@@ -77,7 +81,8 @@ def load(
     """The rows of a table in splits by name: float32 [N, features], class ids, columns of groups.
 
     numeric, categorical: the columns that become inputs. Without either: all columns but the label, the
-        groups and the split; those that hold numbers alone are numeric. Groups are inputs only if listed.
+        groups and the split; those that hold numbers, or true and false, alone are numeric, and identifiers
+        are refused. Groups are inputs only if listed.
     ignore: columns that are no inputs either.
     split: column with train, test or validation. A table without the column "split", or None: a split of each
         class is drawn, `test_share` of it to test, by `seed` and the places of the rows; the same at every
@@ -93,7 +98,6 @@ def load(
     others = [label, *chosen, *([split] if split is not None else [])]
     features = None if numeric is None and categorical is None else [*(numeric or []), *(categorical or [])]
     problems = _name_problems(table, others, features, ignore)
-    problems += [] if chosen else ["groups is missing: which column tells the groups apart?"]
     problems += [
         f"column {quoted(name)} is the {what}, and cannot be an input"
         for what, name in (("label", label), ("split", split))
@@ -104,7 +108,7 @@ def load(
     with refused(table.name, str(path)):
         kinds = _kinds(table, [*others, *ignore], numeric, categorical)
         frame = _collected(table, [*others, *kinds])
-        read, found = _read(table, frame, kinds)
+        read, found = _read(table, frame, kinds, guessed=features is None)
     found += [
         f"column {quoted(name)} of {table.name} holds {frame[name].dtype}: give one plain value a row"
         for name in dict.fromkeys(others)
@@ -167,8 +171,7 @@ def _kinds(
         return {name: told[name] for name in table.columns if name in told and name not in table.repeated}
     rest = [name for name in table.columns if name not in others]
     if table.spelled:
-        texts = [_present(table.column(name), pl.String()) for name in rest]
-        types: list[pl.DataType] = [found.dtype for found in spellings(table.frame, texts, ids=False)]
+        types = _spelled(table, rest)
     else:
         schema = table.frame.collect_schema()
         types = [schema[name] for name in rest]
@@ -178,11 +181,25 @@ def _kinds(
     }
 
 
+def _spelled(table: Table, names: Sequence[str]) -> list[pl.DataType]:
+    """What columns of texts hold: numbers, true and false, or texts."""
+    texts = [_present(table.column(name), pl.String()) for name in names]
+    types = [found.dtype for found in spellings(table.frame, texts, ids=False)]
+    truths = [_is_truth(text).all().alias(str(i)) for i, text in enumerate(texts)]
+    flags = table.frame.select(truths).collect(engine="streaming").row(0) if truths else ()
+    return [pl.Boolean() if flag else dtype for flag, dtype in zip(flags, types, strict=True)]
+
+
 def _present(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """Null where a text is empty, or a number is NaN."""
     if dtype.is_float():
         return column.fill_nan(None)
     return pl.when(column != "").then(column) if dtype == pl.String else column
+
+
+def _is_truth(text: pl.Expr) -> pl.Expr:
+    """Whether a text is true or false, as a file of texts spells a column of Booleans."""
+    return text.str.to_lowercase().is_in(["true", "false"])
 
 
 def _collected(table: Table, names: Sequence[str]) -> pl.DataFrame:
@@ -208,7 +225,9 @@ class Read:
     texts: dict[str, tuple[IntArray, list[str | None]]] = field(default_factory=dict)  # codes, what they say
 
 
-def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple[Read, list[str]]:
+def _read(
+    table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind], *, guessed: bool
+) -> tuple[Read, list[str]]:
     read, problems = Read(order=list(kinds)), list[str]()
     for name, kind in kinds.items():
         dtype = frame[name].dtype
@@ -223,7 +242,9 @@ def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple
         else:
             read.texts[name] = factorize(frame[name])
             texts = read.texts[name][1]
-            if len(texts) > MOST_CATEGORIES:
+            doubts = _no_category(frame[name], what, name) if guessed and len(texts) > FEW_VALUES else []
+            problems += doubts
+            if len(texts) > MOST_CATEGORIES and not doubts:
                 shown = listed([text for text in texts if text is not None][:3])
                 problems.append(
                     f"{what} holds {len(texts):,} categories, such as {shown}; at most {MOST_CATEGORIES} can "
@@ -232,21 +253,57 @@ def _read(table: Table, frame: pl.DataFrame, kinds: Mapping[str, Kind]) -> tuple
     return read, problems
 
 
+def _no_category(column: pl.Series, what: str, name: str) -> list[str]:
+    """Why texts that nobody listed as categories are none: numbers but for some slips, or names of rows."""
+    given = column.cast(pl.String).drop_nulls()
+    number, other = (text.cast(pl.Float64, strict=False) for text in (given, _with_points(given)))
+    odd = given.filter(number.is_null())
+    if len(odd) and other.n_unique() > FEW_VALUES and other.null_count() <= FEW_SLIPS * len(given):
+        shown = listed(odd.unique(maintain_order=True).head(3).to_list())
+        if len(odd) > FEW_SLIPS * len(given):
+            return [f"{what} holds numbers with commas, such as {shown}: write them with points"]
+        slips = counted(len(odd), "value", "values")
+        return [
+            f"{what} holds numbers, but for {slips} of {len(given):,}, such as {shown}: leave such values "
+            f"empty, or the column out: {_without(name)}; or {LIST_IT}"
+        ]
+    many = too_many(column.to_list())
+    if not many:
+        return []
+    return [
+        f"{what} holds {many}: is it an identifier, or a date? Leave it out: {_without(name)}; or {LIST_IT}"
+    ]
+
+
+def _with_points(numbers: pl.Series) -> pl.Series:
+    """The first comma of each text as a point: 170,5 is a number in many countries."""
+    return numbers.str.replace(",", ".", literal=True)
+
+
 def _as_numbers(column: pl.Series, what: str) -> tuple[FloatArray, list[str]]:
-    series = column.cast(pl.Float64, strict=False)
+    series = _truths(column).cast(pl.Float64, strict=False)
     unread = column.filter(series.is_null() & column.is_not_null())
     numbers = series.fill_null(np.nan).to_numpy().astype(np.float64)
     infinite = np.flatnonzero(np.isinf(numbers))
     problems = []
     if len(unread):
         shown = listed(unread.unique(maintain_order=True).head(3).to_list())
+        of = f"of {len(column):,} values"
+        many = counted(len(unread), f"{of} is no number", f"{of} are no numbers")
         problems.append(
-            f"{what} is to be numeric, but {len(unread):,} of {len(column):,} values are no numbers, such as "
-            f"{shown}: list it as categorical (--categorical), or leave these values empty"
+            f"{what} is to be numeric, but {many}, such as {shown}: list it as categorical (--categorical), "
+            "or leave such values empty"
         )
     if infinite.size:
-        problems.append(f"{what} has {infinite.size:,} infinite values, the first in row {infinite[0] + 1:,}")
+        many = counted(infinite.size, "infinite value", "infinite values")
+        problems.append(f"{what} has {many}, the first in row {infinite[0] + 1:,}")
     return numbers, problems
+
+
+def _truths(column: pl.Series) -> pl.Series:
+    """Texts that are all true or false as Booleans; else the column as it is."""
+    spelled = column.dtype == pl.String and pl.select(_is_truth(pl.lit(column)).all()).item()
+    return column.str.to_lowercase() == "true" if spelled else column
 
 
 # --- inputs ---
@@ -258,6 +315,7 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
     scales, categories = dict[str, Scale](), dict[str, tuple[str | None, ...]]()
     problems = list[str]()
     for name in read.order:
+        notes += [] if name.strip() else [UNNAMED]
         if name in read.numbers:
             numbers = read.numbers[name]
             if np.isnan(numbers[train]).all():
