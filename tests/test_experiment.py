@@ -1,6 +1,7 @@
 """Experiments as values: ids, problems, methods of their texts, seeds, recipes."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,15 @@ def test_all_problems_are_named_at_once() -> None:
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []
+
+
+def test_results_go_into_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "photos.csv").touch()
+    (problem,) = replace(GOOD, out=str(tmp_path / "photos.csv")).problems()
+    assert problem.startswith("out is '")
+    assert problem.endswith("photos.csv', a file: give a folder")
+    assert replace(GOOD, out=str(tmp_path)).problems() == []
+    assert replace(GOOD, out=str(tmp_path / "new" / "one")).problems() == []
 
 
 def test_methods_take_the_shared_settings_and_prefer_their_own() -> None:

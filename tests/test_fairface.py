@@ -176,8 +176,8 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
         "target is 'age'",
         "group is 'age'",
         "image_size is 0",
-        "1 values of gender are none of Male, Female (the first is 'male' of 'train/3.jpg')",
-        "1 values of race are none of East Asian, Indian",
+        "1 value of gender is none of Male, Female (the first is 'male' of 'train/3.jpg')",
+        "1 value of race is none of East Asian, Indian",
         "'Martian' of 'train/3.jpg'",
         "(the first is '' of 'val/5.jpg')",
     ):
@@ -190,6 +190,17 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
         os.unlink(tmp_path / IMAGES / "train" / f"{number}.jpg")
     (found,) = problems(tmp_path)
     assert "lacks 4 of 42 images: 'train/1.jpg', 'train/5.jpg', 'train/9.jpg' … and 1 more" in found
+
+
+def test_missing_and_damaged_images_come_in_one_error(tmp_path: Path) -> None:
+    written(tmp_path)
+    os.unlink(tmp_path / IMAGES / "train" / "1.jpg")
+    (tmp_path / IMAGES / "train" / "7.jpg").write_bytes(b"no picture")
+    (tmp_path / IMAGES / "val" / "3.jpg").write_bytes(b"no picture")
+    missing, train, val = problems(tmp_path)
+    assert "lacks 1 of 42 images: 'train/1.jpg'" in missing
+    assert "1 of 41 images cannot be read" in train
+    assert "3.jpg" in val
 
 
 def test_damaged_images_are_refused(tmp_path: Path) -> None:
@@ -216,7 +227,7 @@ def test_tables_that_are_not_there_or_are_no_tables_are_refused(tmp_path: Path) 
         writer.writerows(wrong)
     found = "\n".join(problems(tmp_path))
     assert "5 files are not named train/1.jpg" in found
-    assert "1 files are listed more than once" in found
+    assert "1 file is listed more than once" in found
 
 
 # --- the public model ---

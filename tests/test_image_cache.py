@@ -460,16 +460,18 @@ def test_remarks_of_pillow_are_not_shown(tmp_path):
 
 
 def test_sizes_that_make_no_sense_and_no_images(tmp_path):
-    with pytest.raises(InputProblems, match="0 pixels"):
-        decode(files(tmp_path, 1), size=0)
+    for size in (0, "64", (20, 20), 20.0, True):
+        with pytest.raises(InputProblems, match=r"image_size is .*: give a side in pixels, or None"):
+            decode(files(tmp_path, 1), size=size)
     assert decode([], size=7).images.shape == (0, 3, 7, 7)
     assert decode([], size=None, cache=tmp_path / "c").images.shape == (0, 3, 0, 0)
 
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "c").write_text("a file")
-    with pytest.raises(OSError, match="c"):
-        decode(files(tmp_path / "a", 2), size=None, cache=tmp_path / "c")
+    for inside, said in (("", "c', a file: give a folder"), ("d", "d', but '.*c' is a file: give a folder")):
+        with pytest.raises(InputProblems, match=said):
+            decode(files(tmp_path / "a", 2), size=None, cache=tmp_path / "c" / inside)
 
 
 def test_the_record_says_what_was_left_out(tmp_path):

@@ -348,10 +348,10 @@ def expected_in(files: list[str]) -> list[str]:
     [
         (
             lambda rows: [("x", "old", "0", "1"), *rows],
-            "1 values of age are not known (the first is 'old' of 'x')",
+            "1 value of age is not known (the first is 'old' of 'x')",
         ),
-        (lambda rows: [("0", "1", "2", "1"), *rows], "1 values of gender are not known"),
-        (lambda rows: [("0", "1", "1", "7"), *rows], "1 values of race are not known"),
+        (lambda rows: [("0", "1", "2", "1"), *rows], "1 value of gender is not known"),
+        (lambda rows: [("0", "1", "1", "7"), *rows], "1 value of race is not known"),
         (lambda rows: rows[::-1], "the files are not in sorted order"),
         (lambda rows: [rows[0], *rows], "not in sorted order, each once"),
         (lambda rows: rows[:3], "tiles for 3 labels"),

@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def folder_problems(name: str, folder: str | os.PathLike[str]) -> list[str]:
+    """Why there can be no such folder: it, or one that it is to lie in, is a file. name: of the setting."""
+    files = [path for path in (Path(folder), *Path(folder).parents) if path.is_file()]
+    if not files:
+        return []
+    what = "a file" if files[0] == Path(folder) else f"but {str(files[0])!r} is a file"
+    return [f"{name} is {str(folder)!r}, {what}: give a folder"]
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write text as UTF-8. Lone surrogates, which UTF-8 cannot hold, are written as \\udcXX."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evenprune import atomic
 from evenprune.group_rules import GroupRules, parse_bins
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Experiment:
     table: str = told("", "Images: CSV, Parquet … of paths, labels, groups.", metavar="FILE")
     label: str = told("label", "Column of the labels.", metavar="COL")
     path: str = told("", "Column of the images (path, or image in Hugging Face).", metavar="COL")
-    split: str = told("split", "Column of the splits; drawn if there is none.", metavar="COL")
+    split: str = told("split", 'Column of the splits; drawn if none, or if "".', metavar="COL")
     classes: tuple[str, ...] = told((), "Classes in the model's order (a,b or repeated).", metavar="NAME")
     numeric: tuple[str, ...] = told((), "Tables: inputs that are numbers (a,b).", metavar="COL")
     categorical: tuple[str, ...] = told((), "Tables: inputs that are categories (a,b).", metavar="COL")
@@ -114,6 +115,7 @@ class Experiment:
         """Every fault of the values themselves; files and data are read later."""
         return [
             *_text_problems(self),
+            *atomic.folder_problems("out", self.out),
             *_number_problems(self),
             *_parsed_problems(self),
             *method_problems(self),

@@ -1,5 +1,6 @@
 """The dense model of the command line: a function in the user's own file, and perhaps a file of weights."""
 
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from evenprune import state_file
+from evenprune import architectures, state_file
 from evenprune.tally import InputProblems
 
 
@@ -19,7 +20,7 @@ def load(spec: str, weights: str = "") -> nn.Module:
     """Call FILE.py:function (or package.module:function) for the model, then load its weights if named."""
     place, _, name = spec.rpartition(":")
     if not place or not name:
-        raise InputProblems([f"model is {spec!r}: write FILE.py:function, such as model.py:build_model"])
+        raise InputProblems([_no_model(spec)])
     make = _function(_module(place), place, name)
     model: object = _guarded(make, f"{name}() of {place}")
     if not isinstance(model, nn.Module):
@@ -27,6 +28,16 @@ def load(spec: str, weights: str = "") -> nn.Module:
     if weights:
         load_weights(model, weights)
     return model
+
+
+def _no_model(spec: str) -> str:
+    names = list(architectures.BUILDERS)
+    near = difflib.get_close_matches(spec, names, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return (
+        f"model is {spec!r}{meant}: write FILE.py:function, such as model.py:build_model, or a built-in "
+        f"architecture: {', '.join(names)}"
+    )
 
 
 def _module(place: str) -> ModuleType:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evenprune.data import image_cache, image_decoding
 from evenprune.data.arrays import Normalised, Samples
 from evenprune.data.image_pool import Progress, in_order, nothing_shown
-from evenprune.reading import quoted
+from evenprune.reading import counted, quoted
 from evenprune.tally import InputProblems
 
 if TYPE_CHECKING:
@@ -116,12 +116,7 @@ def task_problems(*, target: str, group: str, image_size: object) -> list[str]:
         found.append(f"target is {quoted(target)}: choose {' or '.join(map(repr, TARGETS))}")
     if group not in GROUPS:
         found.append(f"group is {quoted(group)}: choose one of {', '.join(map(repr, GROUPS))}")
-    whole = isinstance(image_size, int | np.integer) and not isinstance(image_size, bool)
-    if image_size is not None and not (whole and image_size >= 1):  # type: ignore[operator]  # it is whole
-        found.append(
-            f"image_size is {quoted(image_size)}: give a side in pixels, or None for images as they are"
-        )
-    return found
+    return found + image_cache.size_problems(image_size)
 
 
 def enlarged(image_size: int, stored: int, what: str) -> str:
@@ -149,8 +144,20 @@ def too_small(paths: Sequence[Path], image_size: int) -> list[str]:
     if not small.size:
         return []
     first = small[int(sides[small].argmin())]
-    many = f"{small.size:,} of {len(paths):,} images are smaller"
-    return [enlarged(image_size, int(sides[first]), f"{many}, and {quoted(str(paths[first]), 200)} is")]
+    of = f"of {len(paths):,} images"
+    many = counted(small.size, f"{of} is", f"{of} are")
+    return [
+        enlarged(image_size, int(sides[first]), f"{many} smaller, and {quoted(str(paths[first]), 200)} is")
+    ]
+
+
+def unreadable(paths: Mapping[str, Sequence[Path]], progress: Progress | None) -> list[str]:
+    """Which of the images cannot be read; they are made tiny, so that they need no room."""
+    try:
+        decoded(paths, image_size=1, cache=None, progress=progress)
+    except InputProblems as error:
+        return error.problems
+    return []
 
 
 def decoded(

@@ -19,7 +19,7 @@ import numpy as np
 from evenprune.data import faces, image_decoding
 from evenprune.data.faces import Faces, Group, Names, People, Target
 from evenprune.data.image_pool import Progress
-from evenprune.reading import listed, quoted, refused
+from evenprune.reading import counted, listed, quoted, refused
 from evenprune.tally import InputProblems
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def load(
     problems += found
     if strict and not found and paths.get("train"):
         problems += _margin_problems(paths["train"][0])
+    if found and paths:  # some are missing: what else is wrong with the others?
+        problems += faces.unreadable(paths, progress)
     if image_size is not None and not problems:
         problems += faces.too_small([path for some in paths.values() for path in some], image_size)
     if problems:
@@ -134,16 +136,18 @@ def _row_problems(rows: Sequence[Row], name: str) -> Iterator[str]:
     for place, column, known in ((2, "gender", GENDERS), (3, "race", RACES)):
         wrong = [row for row in rows if row[place] not in known]
         if wrong:
+            many = counted(len(wrong), f"value of {column} is", f"values of {column} are")
             yield (
-                f"{len(wrong):,} values of {column} are none of {', '.join(known)} "
+                f"{many} none of {', '.join(known)} "
                 f"(the first is {quoted(wrong[0][place])} of {quoted(wrong[0][0])})"
             )
     odd = [row[0] for row in rows if row[0].split("/")[-2:-1] != [name]]
     if odd:
-        yield f"{len(odd):,} files are not named {name}/1.jpg, {name}/2.jpg, …: {listed(odd, 3)}"
+        many = counted(len(odd), "file is", "files are")
+        yield f"{many} not named {name}/1.jpg, {name}/2.jpg, …: {listed(odd, 3)}"
     twice = len(rows) - len({row[0] for row in rows})
     if twice:
-        yield f"{twice:,} files are listed more than once"
+        yield f"{counted(twice, 'file is', 'files are')} listed more than once"
 
 
 def _count_problems(folder: Path, name: str, count: int) -> list[str]:
@@ -156,7 +160,7 @@ def _count_problems(folder: Path, name: str, count: int) -> list[str]:
 
 
 def _paths(folder: Path, tables: Mapping[str, Sequence[Row]]) -> tuple[dict[str, list[Path]], list[str]]:
-    """The files of each table, and what is missing."""
+    """The files of each table that are there, and what is missing."""
     root = next(
         (root for root in reversed(_roots(folder)) if all((root / name).is_dir() for name in COUNTS)), None
     )
@@ -174,7 +178,7 @@ def _paths(folder: Path, tables: Mapping[str, Sequence[Row]]) -> tuple[dict[str,
         there = set(os.listdir(root / name))
         files = [row[0].rpartition("/")[2] for row in rows]
         absent = [f"{name}/{file}" for file in files if file not in there]
-        paths[name] = [root / name / file for file in files]
+        paths[name] = [root / name / file for file in files if file in there]
         if absent:
             problems.append(
                 f"{quoted(str(root), 300)} lacks {len(absent):,} of {len(files):,} images: "

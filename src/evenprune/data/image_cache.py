@@ -90,7 +90,7 @@ def decode_encoded(
 
     source: where they come from, for people who look into the cache.
     """
-    problems = _wish_problems(size, corrupt)
+    problems = _wish_problems(size, corrupt, cache)
     if problems:
         raise InputProblems(problems)
     digests: dict[int, bytes] = {}
@@ -218,14 +218,19 @@ def _first(texts: Sequence[str]) -> str:
     return ", ".join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
 
 
-def _wish_problems(size: int | None, corrupt: str) -> list[str]:
+def _wish_problems(size: object, corrupt: str, cache: Path | None) -> list[str]:
     known = get_args(Corrupt)
-    problems = []
-    if size is not None and size < 1:
-        problems.append(f"the size of the images is {size} pixels; it must be 1 or more")
+    problems = size_problems(size)
     if corrupt not in known:
         problems.append(f"corrupt is {quoted(corrupt)}; it must be {' or '.join(map(quoted, known))}")
-    return problems
+    return problems + ([] if cache is None else atomic.folder_problems("cache", cache))
+
+
+def size_problems(size: object) -> list[str]:
+    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    if size is None or (whole and size >= 1):  # type: ignore[operator]  # it is whole
+        return []
+    return [f"image_size is {quoted(size)}: give a side in pixels, or None for images as they are"]
 
 
 def _unequal(task: _Task, found: _Found) -> bool:

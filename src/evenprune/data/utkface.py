@@ -16,7 +16,7 @@ from evenprune.data import faces, utkface_mosaics
 from evenprune.data.faces import Faces, Group, Ids, Images, Names, People, Target
 from evenprune.data.image_pool import Progress
 from evenprune.data.utkface_mosaics import NAME, Row
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 from evenprune.tally import InputProblems
 
 RACES = ("White", "Black", "Asian", "Indian", "Others")
@@ -128,9 +128,10 @@ def _named_rows(place: Path) -> list[Row]:
     found = {name: NAME.fullmatch(name) for name in files}
     odd = [name for name, match in found.items() if match is None]
     if odd:
+        many = counted(len(odd), f"of {len(files):,} images is", f"of {len(files):,} images are")
         raise InputProblems(
             [
-                f"{quoted(str(place), 300)}: {len(odd):,} of {len(files):,} images are not named "
+                f"{quoted(str(place), 300)}: {many} not named "
                 f"[age]_[gender 0–1]_[race 0–4]_[date].jpg: {listed(odd, 5)}. Move them elsewhere"
             ]
         )

@@ -19,7 +19,7 @@ import numpy as np
 from evenprune.data import image_decoding
 from evenprune.data.faces import Ids, Images, enlarged
 from evenprune.data.image_pool import Progress, shown
-from evenprune.reading import listed, quoted, refused
+from evenprune.reading import counted, listed, quoted, refused
 from evenprune.tally import InputProblems
 
 Row = tuple[str, str, str, str]  # file, age, gender, race; race may be empty
@@ -58,7 +58,8 @@ def _row_problems(found: list[Row]) -> Iterator[str]:
         wrong = [row for row in found if not re.fullmatch(pattern, row[place])]
         if wrong:
             first = f"{quoted(wrong[0][place])} of {quoted(wrong[0][0])}"
-            yield f"{len(wrong):,} values of {column} are not known (the first is {first})"
+            many = counted(len(wrong), f"value of {column} is", f"values of {column} are")
+            yield f"{many} not known (the first is {first})"
     later = [after[0] for before, after in itertools.pairwise(found) if after[0] <= before[0]]
     if later:
         yield (
