@@ -235,6 +235,7 @@ def test_names_that_are_no_change_are_refused(text: str, said: str) -> None:
     ("shape", "told", "said"),
     [
         ((5,), "flip", r"flip is for images [channels, height, width]; the inputs have shape [5]"),
+        ((8, 6, 3), "flip", r"flip is for images [channels, height, width]; the inputs have shape [8, 6, 3]"),
         ((3, 8, 6), "crop:6", "crop:6 shifts images of 6×8 out of sight; give 5 at most"),
         ((2, 8, 8), "colour", "colour is for 1 or 3 channels; the inputs have 2"),
     ],

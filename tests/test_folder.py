@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from evenprune import groups, methods
-from evenprune.data import class_labels, folder, labelled
+from evenprune.data import class_labels, folder, labelled, twins
 from evenprune.pruning import prune
 from evenprune.recipe import Recipe
 from evenprune.verdict import Audit
@@ -352,8 +352,17 @@ def test_equal_files_in_two_splits_are_noted(tmp_path, cached):
     for _ in range(2):
         (note,) = folder.load(tmp_path / "a", groups="label", cache=cache, corrupt="skip").notes
         assert note == (
-            "One image is in several splits, the same byte by byte: 'train/cat/2.png' = 'test/dog/same.png'."
+            "One image is in several splits, the same byte by byte: 'train/cat/2.png' (train) = "
+            "'test/dog/same.png' (test)."
         )
+
+
+def test_an_image_of_many_names_is_told_by_one_of_each_split_first():
+    splits = ["train"] * 8 + ["test"]
+    (note,) = twins.leaked([list(range(9))], splits, [f"{i}.png" for i in range(9)])
+    assert note.endswith(
+        "'0.png' (train) = '8.png' (test) = '1.png' (train) = '2.png' (train) = '3.png' (train) … and 4 more."
+    )
 
 
 class ByColour(nn.Sequential):
@@ -383,7 +392,7 @@ def test_what_leaked_and_what_was_left_out_reach_the_audit(tmp_path):
     found = audited(folder.load(tmp_path / "a", groups="label", corrupt="skip"))
     (leak,) = (note for note in found.to_dict()["notes"] if "byte by byte" in note)
     (left_out,) = (note for note in found.to_dict()["notes"] if "left out" in note)
-    assert leak.startswith("5 images are in several splits, the same byte by byte: 'train/eel/0.png' = ")
+    assert leak.startswith("5 images are in several splits, the same byte by byte: 'train/eel/0.png' (train)")
     assert left_out.startswith("Of all splits, 2 images could not be read, and are left out: ")
     assert left_out.endswith(": 'train/cat/bad.png', 'test/dog/bad.png'.")
 
@@ -440,7 +449,7 @@ def test_labels_become_class_ids():
         ([0, 1999, 2024], {}, "from 0 to 2,024, 3 different ones: class ids are 0, 1, 2"),
         (["a", "b"], {"classes": ["a", "c"]}, "there are labels 'b', which classes does not name: 'a', 'c'"),
         (["a", "b"], {"classes": ["a", "b", "a"]}, "one twice"),
-        ([0, -1, 1], {"known": ["m", "f"]}, "1 of 3 samples have no label"),
+        ([0, -1, 1], {"known": ["m", "f"]}, "1 of 3 samples has no label"),
         ([0, 5, 1], {"known": ["m", "f"]}, "from 0 to 5"),
         ([f"x{i}" for i in range(50)], {}, "the label holds 50 different values on 50 samples"),
     ],
@@ -549,9 +558,41 @@ def test_missing_files_are_samples_nevertheless(images, tmp_path):
 
 def test_another_word_for_corrupt(images, tmp_path):
     table = written(rows(), tmp_path / "t.csv")
-    said = problems(folder.load, images, table, groups="race", corrupt="skp", image_size=0)
+    said = problems(folder.load, images, table, groups="race", corrupt="skp", image_size=0, cache=table)
     assert "corrupt is 'skp'; it must be 'refuse' or 'skip'" in said
-    assert "0 pixels" in said
+    assert "image_size is 0: give a side in pixels" in said
+    assert "t.csv', a file: give a folder" in said
+
+
+def test_groups_are_asked_for(images, tmp_path):
+    table = written(rows(), tmp_path / "t.csv")
+    said = problems(folder.load, images, table, groups=[])
+    assert said == "groups is missing: which column tells the groups apart?"
+
+
+def test_without_test_samples_it_says_what_to_do(images, tmp_path):
+    table = rows() | {"split": ["train", "train", "train", "val", "val", "val"] * 10}
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    assert said.endswith(
+        "there is no sample in split 'test'; mark some as test, call the validation samples test, or give no "
+        'splits, and they are drawn: split=None (--split "")'
+    )
+    said = problems(
+        folder.load, images, written(rows() | {"split": ["train"] * 60}, tmp_path / "t.csv"), groups="race"
+    )
+    assert "in split 'test'; mark some as test, or give no splits" in said
+    few = {name: values[:3] for name, values in rows(split=False).items()}
+    said = problems(folder.load, images, written(few, tmp_path / "t.csv"), groups="race")
+    assert said.endswith("there is no sample in split 'test'; give more samples of each class")
+
+
+def test_one_sample_and_several_are_told_apart(images, tmp_path):
+    table = rows()
+    table["split"][0] = table["label"][0] = None
+    table["path"][1] = "nowhere.png"
+    said = problems(folder.load, images, written(table, tmp_path / "t.csv"), groups="race")
+    for part in ("1 sample has no split", "1 of 59 samples has no label", "1 of 60 files is missing"):
+        assert part in said
 
 
 def test_everything_bad_comes_in_one_error(images, tmp_path):

@@ -148,7 +148,10 @@ def test_images_in_several_splits_of_a_data_set_are_noted(tmp_path):
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     loaded = folder.from_huggingface(tmp_path / "saved", groups="race")
     (note,) = loaded.notes
-    assert "2 images are in several splits, the same byte by byte: 'train[38]' = 'test[0]'" in note
+    assert (
+        "2 images are in several splits, the same byte by byte: 'train[38]' (train) = 'test[0]' (test)"
+        in note
+    )
     for _, _, columns in loaded.values():
         assert groups.notes_of(columns) == [note]
 
@@ -186,6 +189,22 @@ def test_a_column_of_splits_that_contradicts_the_data_set_is_noted(tmp_path):
         "The splits are those of the data set; its column 'split' is not used, and says otherwise of 1 of 60 "
         "samples, such as train[39] ('val').",
     )
+
+
+def test_training_samples_alone_are_split_as_a_bare_data_set_is(saved):
+    (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    alone, bare = (folder.from_huggingface(place, groups="race") for place in (saved, saved / "train"))
+    assert {name: len(labels) for name, (_, labels, _) in alone.items()} == {"train": 31, "test": 9}
+    assert np.array_equal(alone["test"][0], bare["test"][0])
+    (saved / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    assert "no sample in split 'train'" in problems(folder.from_huggingface, saved, groups="race")
+
+
+@pytest.mark.parametrize("size", ["8", (8, 8), 8.0])
+@pytest.mark.parametrize("image", ["image", "array"])
+def test_a_size_that_is_no_side_is_refused(saved, size, image):
+    said = problems(folder.from_huggingface, saved, groups="race", image=image, image_size=size)
+    assert said.startswith(f"image_size is {size!r}: give a side in pixels")
 
 
 def test_one_class_is_named_and_classes_may_be_ordered_by_name(saved, tmp_path):
@@ -292,7 +311,7 @@ def test_data_set_objects_of_the_package(tmp_path):
     for given_ in (told, tmp_path / "told", datasets.DatasetDict({"train": told})):
         check_all(folder.from_huggingface(given_, groups=["race", "gender"]))
     leaked = datasets.DatasetDict({"train": whole.select(range(40)), "test": whole.select(range(39, 60))})
-    assert "'train[39]' = 'test[0]'" in folder.from_huggingface(leaked, groups="race").notes[0]
+    assert "'train[39]' (train) = 'test[0]' (test)" in folder.from_huggingface(leaked, groups="race").notes[0]
     streamed = whole.to_iterable_dataset()
     assert "streaming" in problems(folder.from_huggingface, streamed, groups="race")
     picture(0, 0).save(tmp_path / "a.png")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenprune import data_source
-from evenprune.data import arrays
+from evenprune.data import arrays, folder
 from evenprune.experiment import Experiment
 from evenprune.tally import InputProblems
 
@@ -65,7 +65,20 @@ def test_one_class_and_ten_thousand_values_are_refused_before_any_training(tmp_p
     assert "group column 'race' holds 10,000 different values on 10,000 samples" in said
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (8, 8, 1), (1, 8, 8), (8, 8, 4), (5, 3, 4, 2), (6,)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_bytes_are_brought_to_channels_first_as_arrays_are(tmp_path: Path, channels: int) -> None:
+    own = np.random.default_rng(0).integers(0, 256, (COUNT, 8, 6, channels), dtype=np.uint8)
+    data, plain = samples(x=own), loaded(tmp_path, x=own)
+    same = folder.from_arrays(own, data["y"], {"race": data["race"]}, split=data["split"])
+    for name, (inputs, _, _) in plain.items():
+        assert inputs.shape[1:] == (3, 8, 6)
+        assert np.array_equal(inputs, same[name][0])
+    assert "d.npz': the images are arrays of shape [80, 8, 8, 4], with four channels" in refused(
+        tmp_path, x=np.zeros((COUNT, 8, 8, 4), np.uint8)
+    )
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (1, 8, 8), (3, 8, 4), (16, 4, 4), (5, 3, 4, 2), (6,)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_inputs_keep_the_shape_that_their_model_takes(tmp_path: Path, shape: Any, dtype: Any) -> None:
     own = np.random.default_rng(0).integers(0, 256, (COUNT, *shape)).astype(dtype)
@@ -150,6 +163,27 @@ def test_the_test_samples_in_a_file_of_their_own_must_be_like_the_others(tmp_pat
     }  # fmt: skip
     assert note.startswith("20 of 80 training samples were drawn as the held-out split, a share of 0.25")
     assert "If the dense model was trained on these samples, gaps there are unlike those on unseen" in note
+
+
+def test_inputs_that_are_no_numbers_are_refused_with_the_number_of_their_sample(tmp_path: Path) -> None:
+    x = np.ones((COUNT, 5))
+    x[[7, 30], [1, 2]] = np.nan, -np.inf
+    assert "d.npz': 2 samples have inputs that are NaN or infinite, the first is sample 7" in refused(
+        tmp_path, x=x
+    )
+    x[[7, 30], [1, 2]] = 1, 1e300  # no float32
+    assert "1 sample has inputs that are NaN or infinite, the first is sample 30" in refused(tmp_path, x=x)
+
+
+def test_classes_without_a_sample_are_noted(tmp_path: Path) -> None:
+    splits, (note,) = loaded(tmp_path, y=samples()["y"] + 1, notes=True)
+    assert splits.classes == ("0", "1", "2")
+    assert note == (
+        "of the labels 0 to 2, 2 occur, but the model is taken to have an output for each. If it has outputs "
+        "for these alone, name them in its order: classes=['1', '2'] (--classes 1,2)"
+    )
+    splits, notes = loaded(tmp_path, y=samples()["y"] + 1, _classes=("1", "2"), notes=True)
+    assert (splits.classes, notes) == (("1", "2"), [])
 
 
 def test_groups_may_be_the_labels(tmp_path: Path) -> None:

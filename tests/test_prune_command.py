@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from evenprune import architectures, built_in, data_source
 from evenprune.data import labelled
-from evenprune.experiment import BUILT_IN
+from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
 from evenprune.tally import InputProblems
@@ -181,7 +181,12 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"weights": "samples.npz"}, ["'samples.npz' cannot be read as safetensors"]),
     ({"weights": "other.safetensors"}, ["do not fit the model", "Missing key"]),
     ({"device": "gpu"}, ["device 'gpu' cannot be used"]),
-    ({"out": "model.py"}, ["model.py"]),
+    ({"out": "model.py"}, ["out is 'model.py', a file: give a folder"]),
+    ({"out": "model.py", "data": "nowhere.npz"}, ["out is 'model.py'"]),  # before data is read
+    (
+        {"model": "mobilenet"},
+        ["model is 'mobilenet' (did you mean mobilenet_v2?)", "or a built-in architecture: cifar_resnet56, "],
+    ),
     ({"k": 9999}, ["a ring of 9999 cannot fill", "lower --k, or use --method ceag:estimator=table"]),
     ({"batch_size": 9999}, ["fewer than one batch of 9999. Lower --batch-size to 150 or less"]),
     (
@@ -378,7 +383,7 @@ def test_unreadable_images_are_refused_or_skipped(at_photos: dict[str, Any], pho
     (photo_place / "gone.csv").write_text("\n".join([*lines, *more]))
     with pytest.raises(InputProblems) as caught:
         conducted(PruneFlags(**at_photos | {"table": "gone.csv", "model": "nowhere.py:f"}))
-    for part in ("1 of 362 files are missing", "1 of 361 images cannot be read", "no file nowhere.py"):
+    for part in ("1 of 362 files is missing", "1 of 361 images cannot be read", "no file nowhere.py"):
         assert part in str(caught.value)
     result, _, notes = conducted(PruneFlags(**at_photos | {"table": "broken.csv", "corrupt": "skip"}))
     said = "one image could not be read, and is left out: "
@@ -450,7 +455,7 @@ def test_the_inputs_of_a_table_are_chosen_by_flags(at_photos: dict[str, Any], ph
     pl.DataFrame(table).write_csv(photo_place / "named.csv")
     base = {"data": "named.csv", "model": "mlp", "groups": ("race",), "label": "label", "tolerance": 0.1}
     wanted = experiment_of(PruneFlags(**base))
-    with pytest.raises(InputProblems, match=r"leave it out: ignore=\['name'\] \(--ignore 'name'\)"):
+    with pytest.raises(InputProblems, match=r"Leave it out: ignore=\['name'\] \(--ignore 'name'\)"):
         data_source.load(wanted)
 
     def features(**flags: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -535,6 +540,22 @@ def test_notes_speak_of_flags(at_photos: dict[str, Any]) -> None:
     flags = {"groups": ["race,age"], "bin": ["age=quantiles:4"], "k": 40, "epochs": 3}
     _, _, notes = conducted(PruneFlags(**at_photos | flags))
     assert [note for note in notes if "Merge groups (--merge-below), lower --k, or use --method" in note]
+
+
+@pytest.mark.parametrize("kind", ["images", "table"])
+def test_an_empty_name_of_the_column_of_splits_means_none(
+    at_photos: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    table = pl.read_csv("photos.csv").with_columns(split=pl.lit("test"))
+    table.write_csv(tmp_path / "split.csv")
+    own = {"data": "photos", "table": str(tmp_path / "split.csv"), "image_size": 8}
+    flags = own if kind == "images" else {"data": own["table"], "ignore": ("path",)}
+    wanted = Experiment(label="smiling", groups=("gender",), split="", **flags)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert set(data_source.load(wanted)) == {"train", "test"}
+    with pytest.raises(InputProblems, match="no sample in split 'train'"):
+        data_source.load(replace(wanted, split="split"))
 
 
 BAD_PHOTOS: list[tuple[dict[str, Any], list[str]]] = [

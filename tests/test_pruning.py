@@ -201,7 +201,7 @@ def test_groups_may_be_texts_and_intersections() -> None:
 def test_groups_that_only_the_test_data_has_are_audited_and_told_of() -> None:
     groups = TEST.groups.clone()
     groups[:30] = 7
-    with pytest.warns(UserWarning, match="1 of the groups in test are not in the training data"):
+    with pytest.warns(UserWarning, match="1 of the groups in test is not in the training data"):
         found = call(groups=None, test=(TEST.inputs, TEST.labels, groups))
     assert found.samples.names == ("0", "1", "2")
     assert found.audit["7"].samples == 30
@@ -648,10 +648,10 @@ X, Y, G = tensors(TRAIN)
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"train": changed(TRAIN, labels=(3, 4))}, ["labels outside 0 … 3", "the first is 4 at sample 3"]),
     ({"test": changed(TEST, labels=(5, -1))}, ['split "test"', "the first is -1 at sample 5"]),
-    ({"train": changed(TRAIN, groups=(9, 3))}, ["train: 1 group ids of 'age' outside −1 … 2", "sample 9"]),
+    ({"train": changed(TRAIN, groups=(9, 3))}, ["train: 1 group id of 'age' outside −1 … 2", "sample 9"]),
     ({"groups": None, "train": changed(TRAIN, groups=(9, -2))}, ["holds -2", "missing one"]),
     ({"train": (X, Y.double(), G)}, ["labels are torch.float64"]),
-    ({"train": changed(TRAIN, inputs=(7, math.nan))}, ["1 samples have inputs that are NaN", "sample 7"]),
+    ({"train": changed(TRAIN, inputs=(7, math.nan))}, ["1 sample has inputs that are NaN", "sample 7"]),
     (
         {"test": (TEST.inputs, TEST.labels[1:], TEST.groups)},
         ["test: unequal lengths: inputs 160"],

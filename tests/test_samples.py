@@ -24,8 +24,8 @@ def test_groups_that_no_audit_would_take_are_refused_before_the_training():
     with pytest.raises(InputProblems) as caught:
         samples.read({"train": (x, y, many), "test": (x, y, many)}, None)
     assert caught.value.problems[1] == (
-        "test: 'a', 'b' make 400 groups of 400 samples, fewer than two each; bin numeric attributes, merge "
-        "small groups, or choose others"
+        "test: 'a', 'b' make 400 groups of 400 samples, fewer than two each, such as '0 × 0', '0 × 1', "
+        "'0 × 2'; bin numeric attributes, merge small groups, or choose others"
     )
     with pytest.raises(InputProblems, match="train: 'id' makes 400 groups"):
         samples.read({"train": (x, y, {"id": np.arange(n)})}, None)
@@ -33,6 +33,15 @@ def test_groups_that_no_audit_would_take_are_refused_before_the_training():
     one = {"a": np.zeros(n, int)}
     with pytest.raises(InputProblems, match="test: one group only: every sample has the value '0' in 'a'"):
         samples.read({"train": (x, y, two), "test": (x, y, one)}, None)
+
+
+def test_training_samples_of_one_class_are_refused():
+    n = 40
+    x, groups_ = torch.zeros(n, 3), {"a": np.arange(n) % 2}
+    test = (x, torch.zeros(n, dtype=torch.int64), groups_)
+    with pytest.raises(InputProblems, match="train: there is one class only: all 40 labels are 3"):
+        samples.read({"train": (x, torch.full((n,), 3), groups_), "test": test}, None)
+    assert samples.read({"train": (x, torch.arange(n) % 2, groups_), "test": test}, None).names == ("0", "1")
 
 
 class Untouched(torch.nn.Linear):

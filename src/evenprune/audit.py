@@ -23,6 +23,7 @@ from evenprune.groups import (
     notes_of,
 )
 from evenprune.intake import Answers, crowded, one_group, read
+from evenprune.reading import counted
 from evenprune.tally import FloatArray, InputProblems, Measure, Scores, Tally
 from evenprune.verdict import Audit
 
@@ -178,7 +179,7 @@ def _in_order(data: Tally | Scores) -> Tally | Scores:
 def _group_problems(data: Tally | Scores, options: Options) -> list[str]:
     if data.samples == 0:
         return ["there are no samples to audit"]
-    found = crowded(data.attributes, len(data.cells), data.samples)
+    found = crowded(data.attributes, data.cells, data.samples)
     if len(data.cells) == 1:
         found.append(one_group(data.attributes, data.cells[0]))
     if options.each and len(data.attributes) > MOST_ATTRIBUTES_FOR_EACH:
@@ -329,12 +330,14 @@ def _notes(groups: Sequence[verdict.Group], floor: int, dropped: int, measure: M
     if tiny:
         names = ", ".join(f"{g.group} ({g.samples})" for g in tiny[:8]) + (", …" if len(tiny) > 8 else "")
         notes.append(
-            f"{len(tiny)} of {len(groups)} groups have fewer than {floor} samples "
-            f"and keep the audit from passing: {names}."
+            counted(len(tiny), f"of {len(groups)} groups has", f"of {len(groups)} groups have")
+            + f" fewer than {floor} samples, which keeps the audit from passing: {names}."
         )
     missing = sum(g.samples for g in groups if g.attributes and all(v is None for v in g.attributes.values()))
     if missing:
-        notes.append(f"{missing:,} samples have no group label; they are audited as the group “(missing)”.")
+        many = counted(missing, "sample has", "samples have")
+        notes.append(f"{many} no group label; audited as the group “(missing)”.")
     if dropped:
-        notes.append(f"{dropped:,} samples without a group label were left out, as asked.")
+        many = counted(dropped, "sample without a group label was", "samples without a group label were")
+        notes.append(f"{many} left out, as asked.")
     return notes

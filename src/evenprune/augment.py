@@ -141,6 +141,7 @@ class Both:
 # --- names ---
 
 EXAMPLE = "flip, crop:4 or colour:0.2"
+CHANNELS = (1, 3, 4)  # that images have: an axis of such a length, if it is the last one alone, is theirs
 SPELLED = {"color": "colour"}
 
 
@@ -189,7 +190,7 @@ def unfit(augment: Augment | None, inputs: NDArray[Any]) -> list[str]:
     if isinstance(augment, Both):
         return unfit(augment.first, inputs) + unfit(augment.second, inputs)
     name, shape = type(augment).__name__.lower(), list(inputs.shape[1:])
-    if len(shape) != 3:
+    if len(shape) != 3 or (shape[2] in CHANNELS and shape[0] not in CHANNELS):
         return [f"augment: {name} is for images [channels, height, width]; the inputs have shape {shape}"]
     if isinstance(augment, Crop) and augment.padding >= min(shape[1:]):
         size, most = f"{shape[2]}×{shape[1]}", min(shape[1:]) - 1

@@ -99,14 +99,20 @@ def _notes(splits: Any) -> list[str]:
 
 
 def _npz(wanted: Experiment) -> Mapping[str, Samples]:
-    from evenprune.data import arrays, labelled_arrays
+    from evenprune.data import arrays, huggingface, labelled_arrays
 
     found = arrays.load(wanted.data, groups=wanted.groups, test=wanted.test or None)
     where = quoted(wanted.data, 300)
     wishes = Wishes(groups=wanted.groups, classes=wanted.classes or None, **_shares(wanted), **_rules(wanted))
     words = labelled_arrays.Words(where=where, inputs="x", labels="y", group="{}", before=f"{where}: ")
     return labelled_arrays.loaded(
-        found.inputs, found.labels, found.columns, found.split, wishes=wishes, words=words
+        found.inputs,
+        found.labels,
+        found.columns,
+        found.split,
+        wishes=wishes,
+        words=words,
+        arranged=huggingface.bytes_first,
     )
 
 
@@ -139,7 +145,7 @@ def _of_images(wanted: Experiment) -> dict[str, Any]:
     return {
         "label": wanted.label,
         "groups": wanted.groups,
-        "split": wanted.split,
+        "split": wanted.split or None,
         **_rules(wanted),
         "classes": wanted.classes or None,
         **_shares(wanted),
@@ -157,7 +163,7 @@ def _table(wanted: Experiment) -> Mapping[str, Samples]:
         label=wanted.label,
         groups=wanted.groups,
         **_rules(wanted),
-        split=wanted.split,
+        split=wanted.split or None,
         **_shares(wanted),
         numeric=wanted.numeric or None,
         categorical=wanted.categorical or None,

@@ -1,6 +1,6 @@
 """Arrays as users give them to a tally (accuracy) or per-sample scores, with every problem found at once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -108,20 +108,23 @@ def _cells(attributes: Mapping[str, NDArray[Any]]) -> tuple[IntArray, tuple[Cell
 
 
 def one_group(attributes: Iterable[str], cell: Cell) -> str:
-    value = " × ".join(MISSING if v is None else v for v in cell)
     names = ", ".join(map(repr, attributes))
-    return f"one group only: every sample has the value {value!r} in {names}; an audit compares groups"
+    return f"one group only: every sample has the value {_value(cell)!r} in {names}; an audit compares groups"
 
 
-def crowded(attributes: Iterable[str], groups: int, samples: int) -> list[str]:
+def _value(cell: Cell) -> str:
+    return " × ".join(MISSING if v is None else v for v in cell)
+
+
+def crowded(attributes: Iterable[str], cells: Sequence[Cell], samples: int) -> list[str]:
     """The problem of attributes that leave hardly two samples to a group."""
-    if 2 * groups <= samples or samples <= 20:
+    if 2 * len(cells) <= samples or samples <= 20:
         return []
-    names = list(attributes)
+    names, examples = list(attributes), ", ".join(repr(_value(cell)) for cell in cells[:3])
     make = f"{', '.join(map(repr, names))} {'make' if len(names) > 1 else 'makes'}"
     return [
-        f"{make} {groups:,} groups of {samples:,} samples, fewer than two each; bin numeric attributes, "
-        "merge small groups, or choose others"
+        f"{make} {len(cells):,} groups of {samples:,} samples, fewer than two each, such as {examples}; bin "
+        "numeric attributes, merge small groups, or choose others"
     ]
 
 

@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenprune.data.arrays import Normalised
+from evenprune.data.arrays import Normalised, not_finite
 from evenprune.data.named_split import NamedSplit
 from evenprune.groups import as_columns, cells_of, encode, noted, renamed, to_array
 from evenprune.intake import crowded, one_group
 from evenprune.predict import Predictions, as_split
+from evenprune.reading import counted
 from evenprune.recipe import Split
 from evenprune.tally import InputProblems
 
@@ -47,6 +48,7 @@ def read(data: Mapping[str, Any], groups: Groups) -> Samples:
     scaling = {name: _scaling(value) for name, value in data.items()}
     if not problems:
         problems += _scaling_problems(scaling) + _unauditable({n: part[2] for n, part in parts.items()})
+        problems += _one_class(parts["train"][1])
     if problems:
         raise InputProblems(problems)
     ids, names = _encode_together({name: columns for name, (_, _, columns) in parts.items()})
@@ -77,9 +79,9 @@ def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def strangers(samples: Samples) -> list[str]:
     """A sentence for each split with groups that the training data has not: nothing is constrained there."""
     return [
-        f"{len(unseen)} of the groups in {split} are not in the training data "
-        f"({', '.join(unseen[:5])}{' …' if len(unseen) > 5 else ''}): they are audited, but nothing "
-        "constrains them."
+        counted(len(unseen), f"of the groups in {split} is", f"of the groups in {split} are")
+        + f" not in the training data ({', '.join(unseen[:5])}{' …' if len(unseen) > 5 else ''}): audited, "
+        "but not constrained."
         for split, unseen in samples.unseen.items()
         if unseen
     ]
@@ -130,12 +132,18 @@ def _in_words(mean: Tensor | None, std: Tensor | None) -> str:
     return "by mean {} and deviation {}".format(*texts)
 
 
+def _one_class(labels: Tensor) -> list[str]:
+    if bool((labels != labels[0]).any()):
+        return []
+    return [f"train: there is one class only: all {len(labels):,} labels are {int(labels[0])}"]
+
+
 def _unauditable(columns: Mapping[str, Columns]) -> list[str]:
     """Groups that an audit would refuse after the training. Training data of one group is told elsewhere."""
     found = []
     for split, own in columns.items():
         cell, cells = cells_of(own)
-        problems = crowded(own, len(cells), cell.size)
+        problems = crowded(own, cells, cell.size)
         problems += [one_group(own, cells[0])] if len(cells) == 1 and split != "train" else []
         found += [f"{split}: {problem}" for problem in problems]
     return found
@@ -317,8 +325,9 @@ def _named(codes: NDArray[Any], names: Sequence[str], attribute: str) -> NDArray
     ]
     if outside:
         first, code = outside[0]
+        many = counted(len(outside), "group id", "group ids")
         raise ValueError(
-            f"{len(outside)} group ids of {attribute!r} outside −1 … {len(names) - 1} ({len(names)} names "
+            f"{many} of {attribute!r} outside −1 … {len(names) - 1} ({len(names)} names "
             f"are given); the first is {code!r} at sample {first}"
         )
     return renamed(codes, [None if code is None else names[code] for code in listed])
@@ -333,10 +342,7 @@ def _problems(inputs: Tensor, labels: Tensor, columns: Columns) -> Iterator[str]
         yield "there are no samples"
     if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
         bad = ~inputs.isfinite().flatten(1).all(1)
-        yield (
-            f"{int(bad.sum())} samples have inputs that are NaN or infinite, the first is sample "
-            f"{int(bad.nonzero()[0])}: fill them in, or leave these samples out"
-        )
+        yield not_finite(int(bad.sum()), int(bad.nonzero()[0]))
     for name, column in columns.items():
         if column.ndim != 1:
             yield f"groups[{name!r}] has shape {list(column.shape)}: give one value per sample"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenprune.reading import UNREADABLE, listed, quoted
+from evenprune.reading import UNREADABLE, counted, listed, quoted
 from evenprune.tally import InputProblems
 
 Array = NDArray[Any]
@@ -59,6 +59,15 @@ def load(path: str | Path, *, groups: Sequence[str], test: str | Path | None = N
     both = {name: _joined(whole[name], apart[name]) for name in whole}
     split = np.repeat(["train", "test"], [len(whole["y"]), len(apart["y"])])
     return Arrays(both["x"], both["y"], {name: both[name] for name in groups}, split)
+
+
+def not_finite(count: int, first: int) -> str:
+    """The problem of samples whose inputs are no numbers."""
+    many = counted(count, "sample has", "samples have")
+    return (
+        f"{many} inputs that are NaN or infinite, the first is sample {first}: fill them in, or leave these "
+        "samples out"
+    )
 
 
 def _joined(first: Array, second: Array) -> Array:

@@ -46,7 +46,8 @@ def load(
         out, it is drawn of the training samples, which a note tells: a dense model that was trained on them
         has seen the held-out ones.
     bins: columns of groups whose numbers are put into ranges, such as {"age": [18, 30, 45], "income": 4}: by
-        where the ranges begin, or by a number of ranges with about as many training samples in each.
+        where the ranges begin, or by a number of ranges with about as many training samples in each. Texts
+        are read as on the command line: "18,30,45", "quantiles:4".
     merge_below: groups (intersections, if there are several columns) with fewer training samples become one,
         "other"; there is then one column of groups. The audits tell what was merged.
     classes: the labels in the order of the model's outputs. Else whole numbers stay as they are, and texts
@@ -95,8 +96,8 @@ def from_huggingface(
     """A Dataset or DatasetDict of the package `datasets`, or a folder that save_to_disk wrote.
 
     Such a folder is read without that package. Splits are called train, test and validation (or val, dev …).
-    Of a single split the column `split` tells them, if there is one; else one is drawn, as by load(), which
-    also explains the other arguments. A column of another name than "split" always counts.
+    Of a single one (train) the column `split` tells them, if there is one; else one is drawn, as by load(),
+    which also explains the other arguments. A column of another name than "split" always counts.
     """
     chosen = [groups] if isinstance(groups, str) else list(groups)
     parts = huggingface.parts(data, image=image, label=label, groups=chosen, split=split)

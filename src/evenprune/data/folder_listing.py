@@ -16,7 +16,7 @@ from evenprune.data.image_decoding import SUFFIXES
 from evenprune.data.labelled import WORDS, Listing
 from evenprune.formats import Table, missing_columns, open_table
 from evenprune.groups import is_missing
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 from evenprune.tally import InputProblems
 
 SHOWN = 5  # examples in a message
@@ -108,8 +108,8 @@ def _files(folder: Path, values: list[Any]) -> tuple[list[int], list[Path], list
         lost = [named[row] for row in absent]
         reasons = [f" ({why})" if why else "" for why in absent.values()]
         told = [quoted(n) + why for n, why in zip(_relative(lost, folder), reasons, strict=True)]
-        many, examples = f"{len(absent):,} of {len(values):,} files are missing", _examples(told)
-        problems.append(f"{many}: {examples}; {_hint(lost, folder)}")
+        many = counted(len(absent), f"of {len(values):,} files is", f"of {len(values):,} files are")
+        problems.append(f"{many} missing: {_examples(told)}; {_hint(lost, folder)}")
     there = [row for row in named if row not in absent]
     same = _same([named[row] for row in there])
     gone = Counter(os.path.normpath(named[row]) for row in absent)
@@ -206,9 +206,9 @@ def by_folders(folder: Path, names: Names) -> Found:
     if not found:
         raise InputProblems([_no_images(folder)])
     if split and others:
-        count = sum(map(len, others.values()))
+        many = counted(sum(map(len, others.values())), "image lies", "images lie")
         problems.append(
-            f"{quoted(str(folder), 300)} has train and test, but {count:,} images lie beside them, in "
+            f"{quoted(str(folder), 300)} has train and test, but {many} beside them, in "
             f"{listed([own.name for own in others], SHOWN)}: move them into a split, or out of the folder"
         )
     other = [name for name in names.groups if name != names.label]

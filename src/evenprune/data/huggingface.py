@@ -101,11 +101,10 @@ def listing(found: Sequence[Part], *, label: str, groups: Sequence[str], split: 
     def joined(name: str) -> list[Any]:
         return [value for part in found for value in _named(part, name)]
 
-    names = [
-        f"{part.name}[{row}]" if part.name else f"row {row}" for part in found for row in range(len(part))
-    ]
+    whole = _whole(found)
+    names = [f"row {row}" if whole else f"{part.name}[{row}]" for part in found for row in range(len(part))]
     own = [part.name for part in found for _ in range(len(part))]
-    splits, notes = own if len(found) > 1 or found[0].name else None, list[str]()
+    splits, notes = None if whole else own, list[str]()
     if split is not None and all(split in part.columns for part in found):
         told = joined(split)
         if len(found) == 1 or split != USUAL_SPLIT:
@@ -121,6 +120,11 @@ def listing(found: Sequence[Part], *, label: str, groups: Sequence[str], split: 
         classes=found[0].classes.get(label),
         notes=notes,
     )
+
+
+def _whole(found: Sequence[Part]) -> bool:
+    """Whether there is one split only, without a name or called train: it holds all samples."""
+    return len(found) == 1 and WORDS.get(found[0].name.strip().lower() or "train") == "train"
 
 
 def _contradicted(own: Sequence[str], told: Sequence[Any], names: Sequence[str], column: str) -> list[str]:
@@ -187,6 +191,9 @@ def images(
     source: str = "",
 ) -> Inputs:
     """The images at these places of all splits in a row. source: where they come from, for people."""
+    problems = image_cache.size_problems(size)
+    if problems:
+        raise InputProblems(problems)
     rows = [(part, row) for part in found for row in range(len(part))]
     if all(part.arrays is not None for part in found):
         return _stacked(found, places, size)
@@ -232,9 +239,15 @@ def channels_first(arrays: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(seen.transpose(0, 3, 1, 2)) if seen.shape[3] == 3 else arrays
 
 
-def _channels_last(shape: Sequence[int], channels: int) -> bool:
+def bytes_first(arrays: NDArray[Any]) -> NDArray[Any]:
+    """channels_first of bytes [N, h, w, 1, 3 or 4]; all else stays, as a model of one's own may take it."""
+    last = arrays.dtype == np.uint8 and arrays.ndim == 4 and _channels_last(arrays.shape, 1, 3, 4)
+    return channels_first(arrays) if last else arrays
+
+
+def _channels_last(shape: Sequence[int], *channels: int) -> bool:
     """Whether the last axis is that of the channels: neither [N, 3, h, 4] nor the maps [N, 16, 4, 4]."""
-    return shape[3] == channels and shape[2] != channels and shape[1] not in (1, 3, 4)
+    return shape[3] in channels and shape[2] != shape[3] and shape[1] not in (1, 3, 4)
 
 
 # --- objects ---

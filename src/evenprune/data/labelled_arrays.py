@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenprune.data.arrays import not_finite
 from evenprune.data.class_labels import SHOWN
 from evenprune.data.labelled import Inputs, Listing, Loaded, Wishes, assemble
 from evenprune.groups import Column, renamed, to_array
-from evenprune.reading import listed, quoted
+from evenprune.reading import counted, listed, quoted
 from evenprune.tally import InputProblems
 
 
@@ -41,7 +42,6 @@ def loaded(
     arranged: brings images into the order of axes that is wished for; None: the inputs keep their shape.
     """
     values, problems = _inputs(inputs, words.inputs, arranged)
-    problems += [] if groups else ["groups is empty: give at least one column, such as {'race': race}"]
     given = {words.labels: labels} | {words.group.format(name): own for name, own in groups.items()}
     given |= {} if split is None else {"split": split}
     columns = {name: to_array(own) for name, own in given.items()}
@@ -126,8 +126,17 @@ def _inputs(
         return array, error.problems
     if array.dtype == np.uint8:
         return array, []
-    with np.errstate(over="ignore"):  # what becomes infinite is refused later
-        return array.astype(np.float32, copy=False), []
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        array = array.astype(np.float32, copy=False)
+    return array, _not_finite(array)
+
+
+def _not_finite(array: NDArray[Any]) -> list[str]:
+    """NaN and infinity are found by the largest and smallest numbers: no copy of all is made."""
+    inner = tuple(range(1, array.ndim))
+    ends = [array.max(inner, initial=0), array.min(inner, initial=0)]
+    bad = np.flatnonzero(~np.isfinite(ends).all(0))
+    return [not_finite(bad.size, int(bad[0]))] if bad.size else []
 
 
 def _number_problems(array: NDArray[Any], name: str) -> list[str]:
@@ -150,7 +159,8 @@ def _stacked(arrays: Sequence[NDArray[Any]], name: str) -> tuple[NDArray[Any], l
     strange = [place for place, one in enumerate(arrays) if one.dtype.kind not in "biuf"]
     if strange:
         told = listed([f"sample {place}" for place in strange], SHOWN).replace("'", "")
-        what = f"{len(strange):,} of {total} are no arrays of numbers: {told}"
+        many = counted(len(strange), f"of {total} is no array", f"of {total} are no arrays")
+        what = f"{many} of numbers: {told}"
         return nothing, [f"{what}; {_pixels(arrays[strange[0]])}"]
     forms = [f"{list(one.shape)}{' of bytes' * (one.dtype == np.uint8)}" for one in arrays]
     kinds = Counter(forms)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenprune.reading import counted
 from evenprune.recipe import Split
 
 
@@ -35,8 +36,9 @@ class NamedSplit(Split):
             return ids
         outside = np.flatnonzero((ids < -1) | (ids >= count))
         if outside.size:
+            many = counted(outside.size, "group id", "group ids")
             raise ValueError(
-                f"{outside.size:,} group ids outside −1 … {count - 1} ({count} names are given), the first "
+                f"{many} outside −1 … {count - 1} ({count} names are given), the first "
                 f"is {ids[outside[0]]} at sample {outside[0]}. Name them all: NamedSplit.of(split, names)"
             )
         names: NDArray[Any] = np.array([*given, None], dtype=object)

@@ -28,7 +28,15 @@ def leaked(twins: Sequence[Sequence[int]], splits: Sequence[str], names: Sequenc
     shared = [same for same in twins if len({splits[place] for place in same}) > 1]
     if not shared:
         return []
-    told = ", ".join(" = ".join(quoted(names[place]) for place in same[:SHOWN]) for same in shared[:SHOWN])
+    told = ", ".join(_names(same, splits, names) for same in shared[:SHOWN])
     more = f" … and {len(shared) - SHOWN:,} more" if len(shared) > SHOWN else ""
     many = f"{len(shared):,} images are" if len(shared) > 1 else "One image is"
     return [f"{many} in several splits, the same byte by byte: {told}{more}."]
+
+
+def _names(same: Sequence[int], splits: Sequence[str], names: Sequence[str]) -> str:
+    """All names of one image with their splits; the first of every split come first."""
+    first = {splits[place]: place for place in reversed(same)}
+    order = sorted(same, key=lambda place: first[splits[place]] != place)
+    more = f" … and {len(same) - SHOWN:,} more" if len(same) > SHOWN else ""
+    return " = ".join(f"{quoted(names[place])} ({splits[place]})" for place in order[:SHOWN]) + more
