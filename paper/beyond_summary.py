@@ -87,6 +87,24 @@ class Entry:
         ranges = [audit.noise_floor[measure] for audit in self.audits]
         return Range(*(statistics.fmean(one[part] for one in ranges) for part in ("mean", "low", "high")))
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Of max ψ on unseen data, as the audits have them: means over seeds."""
+        known = [audit.max_excess_gap for audit in self.audits]
+        return statistics.fmean(g.lower for g in known), statistics.fmean(g.upper for g in known)
+
+    @property
+    def debiased(self) -> float:
+        """Max ψ on unseen data without what chance adds to a maximum: the mean over seeds."""
+        return statistics.fmean(audit.max_excess_gap.debiased for audit in self.audits)
+
+    @property
+    def settling(self) -> int | None:
+        """Samples of a group that would settle the audits which are inconclusive: the median, if any says."""
+        told = [a.settle.samples_per_group for a in self.audits if a.settle is not None]
+        known = [samples for samples in told if samples is not None]
+        return round(statistics.median(known)) if known else None
+
     def above(self, measure: str) -> int:
         """Runs above the range of their own noise floor."""
         pairs = zip(self.rows, self.audits, strict=True)

@@ -39,6 +39,8 @@ def _legend() -> list[str]:
         "the method the most accurate, else the smallest max ψ; of other formulations by their own",
         "constraints on training data. Never on the audit split, which is what “unseen” stands for.",
         "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
+        "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
+        "would settle: samples of a group that would turn inconclusive audits into others.",
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
         "clipped: sample weights of a run that would have been negative, and were set to zero.",
         "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
@@ -54,13 +56,15 @@ def _legend() -> list[str]:
 
 def _numbers(block: Block) -> Iterator[list[str]]:
     named = [f"{split} {title}" for split in ("train", "unseen") for title in TITLES.values()]
-    yield ["method", "step", "seeds", *named, "floor max ψ", "floor Ψ_PW", "verdicts", "clipped", "seconds"]
+    audits = ["limits of max ψ", "de-biased", "verdicts", "would settle"]
+    yield ["method", "step", "seeds", *named, "floor max ψ", "floor Ψ_PW", *audits, "clipped", "seconds"]
     for entry in block.entries:
         cells = [percent(entry.spread(split, m)) for split in ("train", "audit") for m in MEASURES]
         floors = [f"{100 * entry.floor(measure).mean:.1f}" for measure in DISPARITIES]
-        told = " ".join(f"{count} {word}" for word, count in entry.verdicts.items())
+        verdicts = " ".join(f"{count} {word}" for word, count in entry.verdicts.items())
+        told = [words.harm(entry), f"{100 * entry.debiased:.1f}", verdicts, words.settling(entry)]
         rest = [words.clipped(entry) or MISSING, words.seconds(entry) + MIXED * entry.mixed]
-        yield [entry.name, words.step(entry.step), str(len(entry.rows)), *cells, *floors, told, *rest]
+        yield [entry.name, words.step(entry.step), str(len(entry.rows)), *cells, *floors, *told, *rest]
 
 
 def _heldout(block: Block) -> Iterator[list[str]]:

@@ -50,6 +50,15 @@ def limits(entry: Entry, measure: str) -> str:
     return MISSING if found is None else f"{signed(found.lower, 1)} to {signed(found.upper, 1)}"
 
 
+def harm(entry: Entry) -> str:
+    """Limits of max ψ on unseen data, points: "1.2 to 9.8"."""
+    return " to ".join(f"{100 * limit:.1f}".replace("-", "−") for limit in entry.limits)
+
+
+def settling(entry: Entry) -> str:
+    return MISSING if entry.settling is None else f"{entry.settling:,}"
+
+
 def step(value: float | None) -> str:
     return MISSING if value is None else f"{value:g}"
 

@@ -245,14 +245,21 @@ def test_the_main_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> 
     for rows, (_, own) in zip(tables, text, strict=True):
         shown = {name_in(row[0]): row for row in rows[2:] if len(row) == 11}
         assert list(shown) == [words[0] for words in own["method"]]
-        for name, step, seeds, *numbers, floor, floor_pw, verdicts, clipped, seconds in own["method"]:
+        for name, step, seeds, *numbers, floor, floor_pw, limits, less, verdicts, n, clipped, seconds in own[
+            "method"
+        ]:
             row = shown[name]
             told = f"{seeds} seeds" + ("" if step == "–" else f", step {step}")
             assert row[0][-1 - (clipped != "–")] == told
             assert (row[0][-1] == f"{clipped} weights clipped") == (clipped != "–")
             assert [number_in(cell) for cell in row[1:9]] == numbers
             assert [re.split("[ (]", row[i][2])[1] for i in (6, 7)] == [floor, floor_pw]
-            assert " ".join(row[9]) == verdicts
+            facts = [
+                f"max ψ {limits}",
+                f"de-biased {less}",
+                *([] if n == "–" else [f"{n} a group would settle it"]),
+            ]
+            assert " ".join(row[9]).replace("−", "-") == " ".join([verdicts, *facts]).replace("−", "-")
             assert number_in(row[10]) == seconds
             compared += 1
     assert compared == len(RUN) + 2 + len(SEEING)
@@ -674,8 +681,7 @@ def test_a_folded_setting_says_what_was_found_in_it() -> None:
     assert [unescape(gist).replace("\u00a0", " ") for gist in gists] == [
         "Max ψ clearly below NFT's: NFT + KD (−6.7 points). "
         "The range of chance: within it in every seed: NFT + KD; above it in every seed: NFT.",
-        "Max ψ clearly below NFT's: none. "
-        "Clearly above NFT's: CEAG held-out (ring) (+13.3 points).",
+        "Max ψ clearly below NFT's: none. Clearly above NFT's: CEAG held-out (ring) (+13.3 points).",
     ]
 
 

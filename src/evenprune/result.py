@@ -20,7 +20,7 @@ from evenprune.samples import Samples
 from evenprune.selection import Candidate, Choice, choose, sentence
 from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
 from evenprune.training import Fitted
-from evenprune.training_notes import diverged, idle_multipliers, negative_weights
+from evenprune.training_notes import chosen_on_its_own, diverged, idle_multipliers, negative_weights
 from evenprune.verdict import STRICTNESS, Audit, Columns, Word
 from evenprune.wording import percent
 
@@ -167,7 +167,16 @@ class Result:
             counts = [run_figures.negative_weights(one) for one in trained]
             found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
             found += diverged(label, ended)
+        if self.choice is not None:
+            fitted_to = [self._is_fitted_to(run, self.select) for run in self.runs]
+            chosen = fitted_to[self.names.index(self.selected)]
+            found += chosen_on_its_own(self.choice.title) if chosen and not all(fitted_to) else []
         return found
+
+    @staticmethod
+    def _is_fitted_to(run: Run, split: str | None) -> bool:
+        """Whether its multipliers or its class bias follow the split."""
+        return run.method.multipliers_on == split or (split == HELDOUT and biased_runs.is_biased(run))
 
     def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
         return run_figures.gaps(self.dense[split], one.predictions[split], self.samples.names)

@@ -1,6 +1,7 @@
 """Runs in words: the method with what tells it from others, and the seed."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from evenprune.comparison_wording import title_of
 from evenprune.method import Method
@@ -8,6 +9,7 @@ from evenprune.recipe import Run
 from evenprune.wording import percent
 
 SHORT = {"dual_lr": "step", "multipliers_on": "on"}  # settings that are often told, in a word
+USUAL = {field.name: field.default for field in fields(Method) if field.name not in ("tolerance", "dual_lr")}
 
 
 def method_labels(runs: Sequence[Run]) -> list[str]:
@@ -24,9 +26,9 @@ def method_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _distinct_settings(method: Method, others: Iterable[Method]) -> list[str]:
-    """Every setting of the method in which another one differs, as name and value, if it has any."""
-    values, rest = vars(method), [vars(other) for other in others]
-    told = {name: value for name, value in values.items() if value is not None}
+    """Every setting of the method in which another one differs, as name and value, unless it is as usual."""
+    rest = [vars(other) for other in others]
+    told = {name: value for name, value in vars(method).items() if USUAL.get(name) != value}
     apart = {name: value for name, value in told.items() if any(o[name] != value for o in rest)}
     return [f"{SHORT.get(name, name)} {value}" for name, value in apart.items()]
 

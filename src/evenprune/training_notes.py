@@ -85,6 +85,14 @@ def diverged(title: str, epochs: Mapping[int, int]) -> list[str]:
     ]
 
 
+def chosen_on_its_own(title: str) -> list[str]:
+    """That a setting was fitted to the very samples that chose it, and others were not."""
+    return [
+        f"{title} was fitted to the held-out data, which also chose it: there it looks better than it is, "
+        "and than settings that did not see these samples. The audits on the test data compare them fairly."
+    ]
+
+
 def too_few(heldout: DenseReference, *, tolerance: float, who: str) -> list[str]:
     """That the gaps of the held-out split are noise on the scale of the tolerance; nothing if not."""
     errors, sizes = standard_errors(heldout), heldout.samples
