@@ -127,8 +127,8 @@ def _findings(found: Sequence[Block]) -> Section:
     lead = (
         "Harm is max ψ on unseen data: what the worst group lost beyond the average. “Clearly” means that "
         f"the 95 % limits of the difference from the {base} runs of the same seeds, on the same samples, "
-        "exclude zero: the mean over seeds would be on that side on other samples too. That five seeds all "
-        "lie on one side says less: they share the dense model and the samples."
+        "exclude zero: the mean over seeds would be on that side with other seeds and on other samples too. "
+        "That five seeds all lie on one side says less: they share the dense model and the samples."
     )
     under = (
         f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; the limits "

@@ -1,9 +1,14 @@
 """All seeds of a method against those of a baseline at once: the mean difference, with limits.
 
-Seeds share the audit samples, so five of them are no five witnesses of a difference there. Samples are drawn
-anew within each group, the same ones for all runs; the limits are where the mean over seeds would lie on
-other audit samples, as many of each group. They are of these trained runs: what other seeds would give, the
-spread over seeds shows. And they are of one difference: of twenty that are none, one is clear by chance.
+The limits are where the mean over seeds would lie with other seeds and on other audit samples, as many of
+each group. Seeds share the audit samples, so five of them are no five witnesses of a difference there:
+samples are drawn anew within each group, the same ones for all runs.
+
+    limits = mean ± √(1.96² v + t² (s² − e)/S)    v: variance of the mean over draws of samples
+    s²: variance over the S seeds                 e: what of it the samples make, by the draws
+    t: Student's quantile
+
+They are limits of one difference: of twenty that are none, one is clear by chance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +23,8 @@ from paper.beyond_answers import Answers
 
 BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1}  # the sign of a good difference
 DRAWS, SEED = 1000, 0
-WIDE = 1.96  # standard deviations of the draws: limits of 95 %
+NORMAL = 1.96  # 97.5 %
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # the same, of 1 to 9 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,19 @@ def differences(pairs: Sequence[tuple[Answers, Answers]], groups: IntArray) -> d
     there = _apart(np.stack(draws, axis=1), sizes)  # of [draws, groups, runs]
     found = {}
     for measure, values in here.items():
-        mean, off = float(values.mean()), WIDE * float(there[measure].mean(-1).std(ddof=1))
+        mean, off = float(values.mean()), _off(values, there[measure])
         found[measure] = Difference(tuple(values.tolist()), mean - off, mean + off)
     return found
+
+
+def _off(values: FloatArray, draws: FloatArray) -> float:
+    """From the mean of [seeds] to its limits, by [draws, seeds]; of one seed, what the samples alone do."""
+    by_samples = NORMAL**2 * draws.mean(-1).var(ddof=1)
+    if values.size < 2:
+        return float(np.sqrt(by_samples))
+    by_seeds = values.var(ddof=1) - (draws - values).var(-1, ddof=1).mean()
+    t = STUDENT[min(values.size - 1, len(STUDENT)) - 1]
+    return float(np.sqrt(by_samples + t**2 * max(by_seeds, 0.0) / values.size))
 
 
 def _apart(lost: NDArray[np.float32], sizes: IntArray) -> dict[str, FloatArray]:
