@@ -5,6 +5,7 @@
     python paper/beyond.py dense --folds 4    those for cross-fitting, each trained without a fold as well
     python paper/beyond.py study --part 1     rivals and held-out multipliers: a part of the plan
     python paper/beyond.py formulations   other ways to write the constraint: which of them become feasible
+    python paper/beyond.py timing         what each method costs, in a fleet of its own
     python paper/beyond.py list           what is finished
     python paper/beyond.py show           the tables, as text
     python paper/beyond.py page           the same and pictures, as one HTML file
@@ -41,6 +42,7 @@ from paper import (
     beyond_results,
     beyond_splits,
     beyond_table,
+    beyond_timing,
     beyond_train,
     command_line,
     dense_model,
@@ -152,6 +154,12 @@ def run_cells(flags: Namespace, where: Where) -> None:
         beyond_train.run(bench, cells, where, tune=tune)
 
 
+def timing(flags: Namespace, where: Where) -> None:
+    views = views_from(flags, where, folds=False)
+    bench = Bench(views, grid_of(flags), recipe_of(flags), source_of(flags).augment)
+    beyond_timing.time_methods(bench, flags.fleet, where, again=flags.again)
+
+
 def study(flags: Namespace, where: Where) -> None:
     part = part_of(flags)
     run_cells(flags if part is None else with_part(flags, part), where)
@@ -234,6 +242,7 @@ COMMANDS: Commands = {
     "dense": dense,
     "study": study,
     "formulations": run_cells,
+    "timing": timing,
     "plan": partial(plan, words=["plan"]),
     "list": finished,
     "show": show,

@@ -19,8 +19,10 @@ from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import ROOT
 
 SHOWN = ("show", "page")  # of all data sets, unless told
-AUGMENT = {"study": ("no",), "formulations": ("no",), "list": ("no", "yes"), "plan": ("no",)}  # as usual
+# With augmentation or without, as usual, of the commands that make cells.
+AUGMENT = dict.fromkeys(("study", "formulations", "timing", "plan"), ("no",)) | {"list": ("no", "yes")}
 TUNE_SEEDS = "0-1"
+TIMED_EPOCHS, TIMED_RUNS = 4, 5  # one epoch of them prunes
 
 
 # --- what they stand for ---
@@ -246,7 +248,7 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
     told, parts = command_line.parser(about, commands)
     source = SOURCES[dataset]
     command_line.add_places(parts, dataset)
-    command_line.add_compile(parts, ("dense", "study", "formulations"))
+    command_line.add_compile(parts, ("dense", "study", "formulations", "timing"))
     for name, part in parts.items():
         shown = name in SHOWN
         part.set_defaults(results=PAPER / "results" / "beyond.json", work=ROOT / "runs" / "beyond")
@@ -263,6 +265,8 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
     parts["study"].add_argument("--part", type=int, choices=numbers, help="of the plan")
     parts["plan"].add_argument("--seconds-per-run", type=float, help="of 60 epochs, in a fleet")
     parts["plan"].add_argument("--seconds-per-fleet", type=float, default=0.0, help="beside its runs (0)")
+    parts["timing"].set_defaults(epochs=TIMED_EPOCHS, fleet=TIMED_RUNS)
+    parts["timing"].add_argument("--again", action="store_true", help="also what this commit has timed")
     parts["page"].add_argument("--to", type=Path, default=Path("beyond.html"), help="(%(default)s)")
     command_line.add_dense_settings(parts["dense"], **source.dense)
     parts["dense"].add_argument("--folds", type=int, help="so many models, each trained without its fold")

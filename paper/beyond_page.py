@@ -15,7 +15,17 @@ from paper import beyond_page_tables as tables
 from paper import beyond_words as words
 from paper.beyond_methods import BASELINES
 from paper.beyond_paired import Row
-from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain, blocks, gains
+from paper.beyond_summary import (
+    DISPARITIES,
+    MEASURES,
+    Block,
+    Constrained,
+    Entry,
+    Gain,
+    blocks,
+    gains,
+    newest_timings,
+)
 from paper.beyond_words import HELD_SPLITS
 from paper.results_file import Document
 
@@ -113,6 +123,7 @@ def _sections(found: Sequence[Block], results: Document) -> Iterator[Section]:
     for place, (block, *names) in enumerate(zip(found, titles, brief, strict=True)):
         yield _setting(block, names, place, found)
     yield _formulations(found, titles)
+    yield from _seconds(results)
     yield _dense(results)
     yield _unrun(found)
 
@@ -259,6 +270,16 @@ def _formulated(constraints: Sequence[Constrained], name: str) -> list[str]:
         "<h3>Σ|λ| by epoch</h3>",
         charts.multiplier_panels(constraints),
     ]
+
+
+def _seconds(results: Document) -> Iterator[Section]:
+    timed = newest_timings(results)
+    if timed:
+        lead = (
+            "Seconds a run of 60 epochs, each method in a fleet of its own, scaled from the epochs that were "
+            "timed. In the tables above, runs of one fleet share its seconds, whatever their method costs."
+        )
+        yield _section("seconds", "What the methods cost", lead, tables.timing_table(timed))
 
 
 def _dense(results: Document) -> Section:

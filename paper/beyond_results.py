@@ -1,7 +1,7 @@
 """The results file of the study: rows of numbers. The answers to every audit sample are in another one.
 
 {"runs": [one entry per cell], "dense": [one entry per data set and number of held-out samples], "folds": [the
-same, and per number of folds]}
+same, and per number of folds], "timings": [seconds of each method in a fleet of its own]}
 """
 
 from collections import Counter
@@ -55,6 +55,7 @@ DENSE_RULES: dict[str, results_file.Rule] = {
     "seconds": SIZE,
     "versions": VERSIONS,
 }
+PARTS = ("runs", "dense", "folds", "timings")
 TEXTS = ("a list of texts", lambda value: isinstance(value, list) and all(TEXT[1](one) for one in value))
 FOLD_SPLITS = ("rest", "fold", "heldout", "audit")  # of the training images: those it saw, and its fold
 FOLD_RULES: dict[str, results_file.Rule] = {
@@ -69,6 +70,14 @@ FOLD_RULES: dict[str, results_file.Rule] = {
         lambda value: not _numbers_missing(value, FOLD_SPLITS),
     ),
     "seconds": SIZE,
+    "versions": VERSIONS,
+}
+
+TIMING_RULES: dict[str, results_file.Rule] = {
+    **dict.fromkeys(("dataset", "groups"), TEXT),
+    "method": RULES["method"],
+    **dict.fromkeys(("sparsity", "seconds", "seconds_per_60_epochs"), SIZE),
+    **dict.fromkeys(("fleet", "epochs"), WHOLE),
     "versions": VERSIONS,
 }
 
@@ -100,6 +109,8 @@ def problems(document: Any) -> list[str]:
         found += [f"dense[{place}]: {problem}" for problem in broken_rules(model, DENSE_RULES, EXTRAS)]
     for place, models in enumerate(document.get("folds", [])):
         found += [f"folds[{place}]: {problem}" for problem in broken_rules(models, FOLD_RULES, EXTRAS)]
+    for place, timing in enumerate(document.get("timings", [])):
+        found += [f"timings[{place}]: {problem}" for problem in broken_rules(timing, TIMING_RULES, EXTRAS)]
     return found
 
 
@@ -134,7 +145,7 @@ def read(path: Path) -> Document:
 
 def of_dataset(document: Document, name: str | None) -> Document:
     """The part of the results that is of one data set; all of them for None."""
-    parts = {part: document[part] for part in ("runs", "dense", "folds") if part in document and name}
+    parts = {part: document[part] for part in PARTS if part in document and name}
     own = {part: [e for e in entries if e["dataset"] == name] for part, entries in parts.items()}
     return document | own
 
@@ -145,6 +156,15 @@ def add_runs(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     def edit(document: Document) -> None:
         held = {key_of(run) for run in document["runs"]}
         document["runs"] += [row for row in rows if key_of(row) not in held]
+
+    results_file.change(path, edit, check=problems, order=order)
+
+
+def add_timing(path: Path, timing: Mapping[str, Any]) -> None:
+    """Seconds of a method by itself, after those that are there."""
+
+    def edit(document: Document) -> None:
+        document.setdefault("timings", []).append(timing)
 
     results_file.change(path, edit, check=problems, order=order)
 

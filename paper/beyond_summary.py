@@ -7,6 +7,7 @@ all of its seeds: its audits on unseen data, and its runs against those of a bas
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -293,6 +294,18 @@ def tally_of(counts: Mapping[str, Sequence[int]]) -> Tally:
     count = np.concatenate([broke, fixed, n - broke - fixed])
     cells = tuple((f"{place:06d}",) for place in groups)
     return Tally(("group",), cells, ("sparse",), np.tile(groups, 3), np.repeat([1, 2, 0], n.size), count)
+
+
+# --- seconds ---
+
+
+def newest_timings(results: Document) -> list[Row]:
+    """Of every method, task and device the last one, in the order of the study."""
+    found = dict[tuple[Any, ...], Row]()
+    for timing in results.get("timings", []):
+        names = ("dataset", "groups", "sparsity", "fleet", "method")
+        found[(timing["versions"]["device"], *(timing[name] for name in names))] = timing
+    return sorted(found.values(), key=lambda one: (one["dataset"], one["groups"], METHODS[one["method"]]))
 
 
 # --- gain or loss against how well ψ is known from the samples that are followed ---

@@ -8,7 +8,7 @@ from paper.beyond_cells import key_of
 from paper.beyond_methods import BASELINES
 from paper.beyond_paired import Row
 from paper.beyond_pooled import BETTER
-from paper.beyond_summary import DISPARITIES, MEASURES, Block, Entry, blocks
+from paper.beyond_summary import DISPARITIES, MEASURES, Block, Entry, blocks, newest_timings
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 from paper.results_file import Document
 
@@ -19,7 +19,8 @@ def lines(
     results: Document, answers: Document, *, tolerance: float | None = None, against: str = BASELINES[0]
 ) -> list[str]:
     """Everything that `show` prints. Percent; mean ± standard deviation over seeds."""
-    if not results["runs"]:
+    timed = newest_timings(results)
+    if not results["runs"] and not timed:
         return ["No run is finished yet."]
     found = list[str]()
     for block in sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order):
@@ -30,7 +31,7 @@ def lines(
         for baseline, entries in block.faced.items():
             found += [*aligned(_paired(baseline, entries)), ""]
         found += [*aligned(_multipliers(block)), ""] if block.constraints else []
-    return [*found, *_legend()]
+    return [*found, *([*aligned(_timings(timed)), ""] if timed else []), *_legend()]
 
 
 def _legend() -> list[str]:
@@ -85,6 +86,14 @@ def _multipliers(block: Block) -> Iterator[list[str]]:
         values = [plain(value) for value in (one.sum, one.size, one.change)]
         told = [one.name, words.step(one.step), f"{one.allowed:g}", plain(one.value)]
         yield [*told, *holds, *values, words.active(one)]
+
+
+def _timings(timed: Sequence[Row]) -> Iterator[list[str]]:
+    """Each method in a fleet of its own, on one device."""
+    yield ["seconds of 60 epochs", "task", "runs at once", "a run", "device"]
+    for one in timed:
+        task = f"{words.dataset(one['dataset'])}, {one['groups']}"
+        yield [one["method"], task, str(one["fleet"]), words.seconds_of(one), one["versions"]["device"]]
 
 
 def _paired(baseline: str, entries: Iterable[Entry]) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """How the study writes its numbers and names its settings, in text and page alike."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import DATASETS, signed, sparsity
@@ -57,6 +58,10 @@ def harm(entry: Entry) -> str:
 
 def settling(entry: Entry) -> str:
     return MISSING if entry.settling is None else f"{entry.settling:,}"
+
+
+def seconds_of(timing: Mapping[str, Any]) -> str:
+    return f"{timing['seconds_per_60_epochs']:.1f}"
 
 
 def step(value: float | None) -> str:

@@ -126,9 +126,10 @@ def time_methods(start: Start, task: Task, flags: argparse.Namespace, recipe: Re
     ]
     where.say(f"{len(fleets) - len(left)} of {len(fleets)} methods are timed (--again repeats them).")
     if left:
-        runner.warm_up(start, left[-1], recipe, where)
+        runner.warm_up(start, runner.runs_of(left[-1]), recipe, where)
     for cells in left:
-        entry = runner.time_fleet(start, cells, recipe, where)
+        entry = runner.timing_facts(start, cells, recipe, where)
+        entry |= runner.seconds_of(start, runner.runs_of(cells), recipe, where)
         results_file.add_timing(where.results, entry)
         where.say(
             f"{entry['method']}: {entry['seconds']:.1f} s a run of {flags.epochs} epochs, "

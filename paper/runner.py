@@ -254,27 +254,29 @@ def timing_facts(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Whe
     }
 
 
-def warm_up(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> None:
+def warm_up(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where) -> None:
     """One epoch of a fleet of the same shapes: afterwards kernels are compiled, and the device is awake."""
-    short = shortened(recipe, 1)
-    fit(start.model, start.data, runs=runs_of(cells), recipe=short, device=where.device)
+    fit(start.model, start.data, runs=runs, recipe=shortened(recipe, 1), device=where.device)
 
 
-def time_fleet(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> dict[str, Any]:
-    """Wall-clock of a fleet from nothing to its answers, what is left of compilation included; not saved.
+def seconds_of(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where) -> dict[str, float]:
+    """Wall-clock of a fleet from nothing to its answers, by run, what is left of compilation included.
 
-    Of 60 epochs where there were fewer: what begins and ends a training, and steps that are captured anew,
-    count once; each epoch that is missing counts as the median one.
+    Nothing is saved. Of 60 epochs where there were fewer: what begins and ends a training, and steps that are
+    captured anew, count once; each epoch that is missing counts as the median one of its kind: the first
+    quarter of them prune.
     """
     began = time.perf_counter()
-    told = {"runs": runs_of(cells), "recipe": recipe, "device": where.device, "hooks": where.hooks}
-    fitted = fit(start.model, start.data, **told)
+    fitted = fit(start.model, start.data, runs=runs, recipe=recipe, device=where.device, hooks=where.hooks)
     whole = time.perf_counter() - began
-    epoch = statistics.median(row["seconds"] for row in fitted[0].history)
-    seconds = {"seconds": whole, "seconds_per_60_epochs": whole + (60 - recipe.epochs) * epoch}
-    return timing_facts(start, cells, recipe, where) | {
-        name: round(value / len(cells), 3) for name, value in seconds.items()
-    }
+    spent = [row["seconds"] for row in fitted[0].history]
+    kinds = (spent[: recipe.pruning_epochs], spent[recipe.pruning_epochs :])
+    wanted = (RECIPE.pruning_epochs, RECIPE.epochs - RECIPE.pruning_epochs)
+    missing = sum(
+        (n - len(own)) * statistics.median(own or spent) for n, own in zip(wanted, kinds, strict=True)
+    )
+    seconds = {"seconds": whole, "seconds_per_60_epochs": whole + missing}
+    return {name: round(value / len(runs), 3) for name, value in seconds.items()}
 
 
 def shortened(recipe: Recipe, epochs: int) -> Recipe:

@@ -16,10 +16,19 @@ import torch
 from evenprune import class_bias
 from evenprune.recipe import Run
 from evenprune.tally import InputProblems
-from paper import beyond, beyond_cells, beyond_flags, beyond_plan, beyond_rows, beyond_train, runner
+from paper import (
+    beyond,
+    beyond_cells,
+    beyond_flags,
+    beyond_plan,
+    beyond_results,
+    beyond_rows,
+    beyond_train,
+    runner,
+)
 from paper.beyond_cells import Cell, cells_of, riders, trained_as, tuned, tuning
-from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, ONCE, STUDY, grouped
-from paper.beyond_plan import PARTS
+from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, ONCE, PASSES, STUDY, grouped
+from paper.beyond_plan import CROSSED, PARTS
 from paper.beyond_summary import blocks
 from tests.test_paper_beyond import (
     FEW,
@@ -382,3 +391,40 @@ def test_without_numba_fairgrape_is_refused_before_anything_is_trained(
     with pytest.raises(InputProblems, match=r'FairGRAPE needs numba: .* "FairGRAPE \(fast\)" does without'):
         beyond_train.fill(begin(tmp_path), cells, place(tmp_path))
     assert not (tmp_path / "beyond.json").exists()
+
+
+# --- seconds ---
+
+
+def test_every_method_is_timed_in_a_fleet_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shrink(monkeypatch)
+    places = [*places_in(tmp_path), "--heldout", "10", "--commit", "abc"]
+    small = ["--epochs", "4", "--fleet", "2", "--buffer", "8", "--refresh", "2"]
+    assert beyond.main(["dense", *places, "--epochs", "2", "--batch", "32"]) == 0
+    assert beyond.main(["timing", *places, *small]) == 0
+    held = beyond_results.read(tmp_path / "beyond.json")
+    timed = {timing["method"]: timing for timing in held["timings"]}
+    names = {*STUDY, *ONCE} - {
+        BIAS,
+        PASSES,
+        *CROSSED,
+    }  # with others' trainings, or companions
+    assert set(timed) == names
+    assert {(t["fleet"], t["epochs"], t["dataset"], t["groups"]) for t in timed.values()} == {
+        (2, 4, "cifar100", "superclass")
+    }
+    assert all(t["seconds"] < t["seconds_per_60_epochs"] for t in timed.values())
+    assert beyond.main(["timing", *places, *small]) == 0  # nothing again
+    assert beyond_results.read(tmp_path / "beyond.json") == held
+    assert beyond.main(["timing", *places, *small, "--again"]) == 0
+    assert len(beyond_results.read(tmp_path / "beyond.json")["timings"]) == 2 * len(names)
+    capsys.readouterr()
+    told = "\n".join(beyond.beyond_table.lines(held, {"runs": []}))
+    page = beyond.beyond_page.to_html(held, {"runs": []})
+    for name, timing in timed.items():
+        spent = f"{timing['seconds_per_60_epochs']:.1f}"
+        assert re.search(rf"{re.escape(name)} +CIFAR-100, superclass +2 +{spent} ", told)
+        assert f"<b>{spent}</b>" in page
+    assert "What the methods cost" in page
