@@ -186,6 +186,20 @@ def test_fused_norms_on_the_device(residual: bool, act: Any, training: bool) -> 
         assert float((a.double() - b.double()).detach().norm() / b.double().detach().norm().clamp(1)) < 1e-2
 
 
+def test_no_gradient_passes_through_still_channels_on_the_device() -> None:
+    """By the kernels as by the plain operations; a channel of zeros may be of a filter that can learn."""
+    norm, x = nn.BatchNorm2d(80).cuda(), torch.randn(8, 80, 6, 6, device="cuda").bfloat16()
+    x[:, :8], x[:, 8:16] = 0.3, 0
+    x.requires_grad_()
+    grown = torch.randn_like(x)
+    ways = (fused_norm.fused(norm, x, None, "none", twice=False), fused_norm.plain(norm, x, None, "none"))
+    for y in ways:
+        assert isinstance(y, Tensor)
+        (dx,) = torch.autograd.grad(y, x, grown)
+        moves = (dx != 0).any(dim=(0, 2, 3)).tolist()
+        assert moves == [False] * 8 + [True] * 8 + [True] * 64
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [3, 60, 144, 720, 960])  # of all runs
 @pytest.mark.parametrize("size", [(16, 16), (33, 7), (4, 4)], ids=str)
