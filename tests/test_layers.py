@@ -25,7 +25,7 @@ LAYERS = [
     "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
     "checkpoint predict group_fleet importance fairgrape bias_search class_bias diagnostics trackers",
     "identity draws iterates divergence teacher companions heldout compiling per_run loop element_wise "
-    "history resume lineup fitted training",
+    "history resume shared_start lineup fitted training",
     "state_file models data",
     "experiment samples splits leaks selection training_notes biased_runs run_names run_figures result "
     "pruning built_in architectures model_file data_source",

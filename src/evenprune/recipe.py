@@ -136,6 +136,7 @@ class Recipe:
     checkpoint_epochs: int = 1
     checkpoint_steps: int | None = None  # also within an epoch, every so many steps
     trace: bool = False  # keep the multipliers of every step
+    share_pruning: bool = True  # runs that are the same until pruning ends are trained once until then
 
     def steps(self, samples: int) -> int:
         """Steps of one epoch; an incomplete last batch is left out."""

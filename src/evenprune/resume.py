@@ -30,6 +30,7 @@ class Memory:
     last: dict[str, Answers] = field(default_factory=dict)  # of the last iterates, if some run keeps another
     traces: list[Tensor] = field(default_factory=list)  # per epoch: [runs, steps, rows] multipliers
     finished: bool = False
+    starts: list[int] | None = None  # of each run, while runs with the same start are trained as one
 
 
 def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def snapshot(loop: Loop, memory: Memory, *, identity: str) -> dict[str, Any]:
         "epoch": memory.epoch,
         "step": memory.step,
         "finished": memory.finished,
+        "starts": memory.starts,
         "reference": memory.reference.to_dict(),
         "dense": {name: dense.to_dict() for name, dense in memory.dense.items()},
         "history": memory.history,
@@ -84,6 +86,7 @@ def remembered(
         reference=held,
         dense={name: DenseReference.from_dict(values) for name, values in saved["dense"].items()},
         last=saved.get("last", {}),  # old checkpoints have none
+        starts=saved.get("starts"),
         **{name: saved[name] for name in ("epoch", "step", "history", "final", "finished", "traces")},
     )
 

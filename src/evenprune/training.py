@@ -7,8 +7,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from torch import nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume
+from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume, shared_start
 from evenprune.companions import dense_models, pooled, with_companions
+from evenprune.compiling import compiles
 from evenprune.draws import seed_of
 from evenprune.fitted import Fitted, results
 from evenprune.heldout import Heldout
@@ -160,8 +161,29 @@ def _fit_fleet(job: Job) -> list[Fitted]:
         memory = Memory(reference=job.data.reference, dense=dense)
     else:
         memory = resume.remembered(saved, job.path, identity=job.identity, reference=job.data.reference)
+    loop = _loop(job, train, measured, memory)
+    if saved is None and _share_pruning(job, loop):
+        memory.starts = shared_start.starts(job.runs)
+    if saved is not None and memory.starts is None:
+        resume.restore(loop, saved)
+
+    def early() -> Loop:
+        """One run of each start, which trains for all of them until pruning ends."""
+        first = replace(job, runs=shared_start.beginners(job.runs, memory.starts or []))
+        found = _loop(first, train, measured, memory)
+        if saved is not None:
+            resume.restore(found, saved)
+        return found
+
+    if not memory.finished:
+        _train(loop, memory, job, splits, early=early)
+    return results(loop, memory, job.runs, job.data.evaluate)
+
+
+def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -> Loop:
+    """Of all that train, before the first step."""
     network = lineup.dense_network(job.model, job.data, job.crew, job.recipe, device=job.device)
-    loop = build(
+    return build(
         network,
         runs=job.crew,
         recipe=job.recipe,
@@ -170,13 +192,15 @@ def _fit_fleet(job: Job) -> list[Fitted]:
         masks=Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude).to(job.device),
         teacher=_teacher(job, train),
         folds=job.data.folds,
-        **_heldout(job, network, measured, memory),
+        **_heldout(job, network, splits, memory),
     )
-    if saved is not None:
-        resume.restore(loop, saved)
-    if not memory.finished:
-        _train(loop, memory, job, splits)
-    return results(loop, memory, job.runs, job.data.evaluate)
+
+
+def _share_pruning(job: Job, loop: Loop) -> bool:
+    """Whether some runs are trained once until pruning ends; companions are not, nor is compiled twice."""
+    fewer = len(set(shared_start.starts(job.runs))) < len(job.runs)
+    wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0
+    return wanted and fewer and job.crew == job.runs and not compiles(loop.network, job.recipe, job.device)
 
 
 def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
@@ -224,18 +248,26 @@ def _fits(job: Job) -> bool:
     return bool(wanted <= SHARE_FOR_DATA * free)
 
 
-def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) -> None:
+def _train(
+    loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split], *, early: Callable[[], Loop]
+) -> None:
     hooks = [*job.hooks, *([MetricsFiles(job.folder)] if job.folder else [])]
     past = [_told(loop, job, row) for row in memory.history]
     try:
         for hook in hooks:
             hook.start(job.runs, job.recipe.epochs, past)
+        if memory.starts is not None:
+            _train_early(early(), loop, memory, job, splits, hooks)
+            memory.starts = None
+            gc.collect()  # a captured step refers to itself; its memory is for the next ones
         answers = {name: Answers(loop.network, split, job.recipe) for name, split in splits.items()}
         while memory.epoch < job.recipe.epochs and bool((loop.rest.since[: len(job.runs)] < 0).any()):
-            row = _epoch(loop, memory, job, answers)
-            told = _told(loop, job, row)
-            for hook in hooks:
-                hook.epoch(told)
+            found, seconds = _epoch(loop, memory, job, answers)
+            row = epoch_row(loop, memory.epoch) | {"splits": found}
+            if loop.now.trace is not None and memory.epoch >= job.recipe.pruning_epochs:
+                memory.traces.append(loop.now.trace.to("cpu", copy=True))
+            _end_epoch(loop, memory, job, row, seconds)
+            _tell(hooks, loop, memory, job)
         if loop.best:
             memory.last = _answered(answers, job)
             put_back_best(loop.best, loop.network)
@@ -245,6 +277,26 @@ def _train(loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split]) ->
     finally:
         for hook in hooks:
             hook.finish()
+
+
+def _train_early(
+    early: Loop, loop: Loop, memory: Memory, job: Job, splits: Mapping[str, Split], hooks: Sequence[Hook]
+) -> None:
+    """Until pruning ends; what is found out about one run of a start holds for all of them."""
+    assert memory.starts is not None
+    answers = {name: Answers(early.network, split, job.recipe) for name, split in splits.items()}
+    while memory.epoch < job.recipe.pruning_epochs:
+        found, seconds = _epoch(early, memory, job, answers)
+        row = shared_start.row_of_all(early, loop, memory.starts, epoch=memory.epoch, splits=found)
+        _end_epoch(early, memory, job, row, seconds)
+        _tell(hooks, loop, memory, job)
+    shared_start.hand_over(early, loop, memory.starts)
+
+
+def _tell(hooks: Sequence[Hook], loop: Loop, memory: Memory, job: Job) -> None:
+    told = _told(loop, job, memory.history[-1])
+    for hook in hooks:
+        hook.epoch(told)
 
 
 def _told(loop: Loop, job: Job, row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -262,8 +314,10 @@ def _answered(answers: Mapping[str, Answers], job: Job) -> dict[str, resume.Answ
     return {name: (predicted[:asked], losses[:asked]) for name, (predicted, losses) in found.items()}
 
 
-def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers]) -> dict[str, Any]:
-    """One epoch, or what is left of it; returns its row of the history."""
+def _epoch(
+    loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers]
+) -> tuple[dict[str, Any], float]:
+    """One epoch, or what is left of it; returns the scores of the splits that are due, and the seconds."""
     began, recipe = time.perf_counter(), job.recipe
     loop.network.train()
     if memory.step == 0:
@@ -288,15 +342,16 @@ def _epoch(loop: Loop, memory: Memory, job: Job, answers: Mapping[str, Answers])
     if found and memory.epoch >= recipe.pruning_epochs:
         methods = [run.method for run in loop.runs]
         keep_best(loop.best, loop.network, methods, epoch=memory.epoch, scores=found)
-    row = epoch_row(loop, memory.epoch) | {"splits": found}
-    if loop.now.trace is not None and memory.epoch >= recipe.pruning_epochs:
-        memory.traces.append(loop.now.trace.to("cpu", copy=True))
+    return found, time.perf_counter() - began
+
+
+def _end_epoch(loop: Loop, memory: Memory, job: Job, row: dict[str, Any], seconds: float) -> None:
+    """The history gets its row, and the next epoch can begin."""
     _step_scheduler(loop, row)
-    memory.history.append(row | {"seconds": time.perf_counter() - began})
+    memory.history.append(row | {"seconds": seconds})
     memory.epoch, memory.step = memory.epoch + 1, 0
-    if memory.epoch % recipe.checkpoint_epochs == 0 or memory.epoch == recipe.epochs:
+    if memory.epoch % job.recipe.checkpoint_epochs == 0 or memory.epoch == job.recipe.epochs:
         _save(loop, memory, job)
-    return memory.history[-1]
 
 
 def _step_scheduler(loop: Loop, row: Mapping[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""Runs that are the same until pruning ends are trained once until then.
+
+Constraints act from the end of pruning on. Until then runs of one seed, sparsity and loss differ in nothing,
+whatever their methods constrain: one of them trains for all, and then each goes on by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenprune import constraint, divergence
+from evenprune.history import epoch_row
+from evenprune.loop import Loop
+from evenprune.recipe import Run
+from evenprune.resume import load_optimizer
+from evenprune.wide_layers import part
+
+# What a method does before its constraints act: which weights go, which samples are drawn, which loss.
+EARLY = ("importance", "sampling", "distill", "temperature", "focus", "floor", "targets")
+
+
+def start_of(run: Run) -> tuple[Any, ...]:
+    """Runs with the same start are the same until pruning ends."""
+    return run.seed, run.sparsity, run.without, *(getattr(run.method, name) for name in EARLY)
+
+
+def starts(runs: Sequence[Run]) -> list[int]:
+    """Of every run, the place of its start among the different ones."""
+    places = {start: place for place, start in enumerate(dict.fromkeys(map(start_of, runs)))}
+    return [places[start_of(run)] for run in runs]
+
+
+def beginners(runs: Sequence[Run], of: Sequence[int]) -> tuple[Run, ...]:
+    """One run of every start."""
+    return tuple(runs[list(of).index(place)] for place in range(max(of) + 1))
+
+
+def row_of_all(
+    early: Loop, loop: Loop, of: Sequence[int], *, epoch: int, splits: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An epoch's row of the history for all runs of `loop`, which is still to begin."""
+    row: dict[str, Any] = _spread(epoch_row(early, epoch) | {"splits": splits}, torch.tensor(of))
+    return row | {"multipliers": constraint.multipliers(loop.plan, loop.state).cpu()}
+
+
+def _spread(value: Any, of: Tensor) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _spread(own, of) for name, own in value.items()}
+    return value.index_select(0, of) if isinstance(value, Tensor) else value
+
+
+@torch.no_grad()
+def hand_over(early: Loop, loop: Loop, of: Sequence[int]) -> None:
+    """Every run goes on from where its start ended: weights, statistics, masks, momenta, learning rate."""
+    for theirs, ours in ((early.network, loop.network), (early.masks, loop.masks)):
+        source = theirs.state_dict()
+        for name, tensor in ours.state_dict().items():
+            _copy(tensor, source[name], of)
+    held = early.optimizer.state_dict()
+    parameters = [p for group in loop.optimizer.param_groups for p in group["params"]]
+    theirs_too = [p for group in early.optimizer.param_groups for p in group["params"]]
+    state = {
+        place: {
+            name: _widened(value, theirs_too[place], parameters[place], of) for name, value in entries.items()
+        }
+        for place, entries in held["state"].items()
+    }
+    load_optimizer(loop.optimizer, {"state": state, "param_groups": held["param_groups"]})
+    if loop.scheduler is not None and early.scheduler is not None:
+        loop.scheduler.load_state_dict(early.scheduler.state_dict())
+    divergence.remember(loop.rest, loop.network.state_dict())
+
+
+def _widened(value: Any, own: Tensor, wanted: Tensor, of: Sequence[int]) -> Any:
+    """A momentum of all runs; other things of an optimizer, such as counts of steps, as they are."""
+    if not (isinstance(value, Tensor) and value.shape == own.shape and value.ndim):
+        return value
+    wide = torch.empty_like(wanted, dtype=value.dtype, requires_grad=False)
+    _copy(wide, value, of)
+    return wide
+
+
+def _copy(target: Tensor, source: Tensor, of: Sequence[int]) -> None:
+    if not target.ndim:  # a count of batches, one for all runs
+        target.copy_(source)
+        return
+    count = max(of) + 1
+    for run, place in enumerate(of):
+        part(target, run, len(of)).copy_(part(source, place, count))
