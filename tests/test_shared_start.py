@@ -70,7 +70,7 @@ def assert_same(one: Fitted, other: Fitted) -> None:
         {"scheduler_steps": "batch", "augment": None},
         {"trace": True},
     ],
-    ids=str,
+    ids=["plain", "AdamW", "one pruning", "rate by batch", "trace"],
 )
 def test_runs_end_as_if_each_had_trained_alone(changes: dict[str, Any]) -> None:
     runs = runs_of(*ALIKE, HELDOUT, *APART, sparsities=(0.5, 0.7))
