@@ -94,6 +94,23 @@ def test_a_run_that_diverges_rests_and_a_captured_step_goes_on(problem: tuple[nn
     assert weights(found[4]).isfinite().all()
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("seeds", [1, 2])  # of one start, a single network becomes a fleet
+def test_a_shared_start_ends_as_runs_by_themselves_do(
+    problem: tuple[nn.Module, Data], seeds: int, graph: bool
+) -> None:
+    some = [run.method for run in RUNS]
+    runs = [Run(method=method, sparsity=0.5, seed=seed) for method in some for seed in range(seeds)]
+    told = {**PLAIN, "graph": graph, "epochs": 8}
+    ends = [
+        fit(*problem, runs=runs, recipe=recipe(share_pruning=share, **told), device="cuda")
+        for share in (True, False)
+    ]
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-3)
+        torch.testing.assert_close(a.multipliers, b.multipliers, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_importance_on_the_device_is_that_of_the_processor(
     problem: tuple[nn.Module, Data], runs: int
