@@ -17,7 +17,7 @@ from PIL import Image
 
 from evenprune.data import image_cache
 
-COUNT, SIDE = 4000, 200
+COUNT, SIDE = 24_000, 200
 
 
 def make(folder: Path) -> list[Path]:

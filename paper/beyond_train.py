@@ -41,7 +41,7 @@ def run(bench: Bench, cells: Sequence[Cell], where: Where, *, tune: Sequence[int
     if rest:
         steps = dict.fromkeys(f"{cell.method}: {cell.dual_lr:g}" for cell in rest)
         told = ", ".join(map(str, tune))
-        where.say(f"Dual steps, chosen on held-out data with seeds {told}: {'; '.join(steps)}.")
+        where.say(f"Dual steps, chosen on the choice split with seeds {told}: {'; '.join(steps)}.")
         fill(bench, rest, where)
 
 

@@ -195,7 +195,7 @@ def test_tuning_chooses_on_the_choice_split_and_the_tables_show_that_choice(tmp_
     accuracies = {step: sum(own["accuracy"] for own in told[:2]) / 2 for step, told in by_step.items()}
     within = [step for step, gap in gaps.items() if gap <= GRID.tolerance]
     assert best == (max(within, key=accuracies.__getitem__) if within else min(gaps, key=gaps.__getitem__))
-    assert f"Dual steps, chosen on held-out data with seeds 0, 1: CEAG: {best:g}." in said
+    assert f"Dual steps, chosen on the choice split with seeds 0, 1: CEAG: {best:g}." in said
     found = blocks({"runs": rows_in(tmp_path)}, answers_of(tmp_path), tolerance=0.01)
     entry = next(e for block in found for e in block.entries if e.method == "CEAG")
     assert (entry.step, len(entry.rows), entry.steps, entry.tuned_on) == (best, 3, 2, (0, 1))
