@@ -135,7 +135,7 @@ def untrained(flags: Namespace, where: Where) -> tuple[Start, Recipe, dict[str, 
     names = next(iter(images.groups.values())).names
     left_out = len(images.train) - sum(len(split) for name, split in splits.items() if name != "audit")
     held, choice = (beyond_dense.sizes(splits[name], names) for name in ("heldout", "choice"))
-    where.say(f"Held out: {held}; to choose on: {choice}; {left_out} images left out that come twice.")
+    where.say(f"Held out: {held}; to choose on: {choice}; {left_out} images left out that come again.")
     start = runner.measure(model, splits, names, recipe=recipe, where=where, facts=images.facts)
     settings |= {"seed": flags.seed, "as": source.dense_as, "left_out": left_out}
     return start, recipe, {"settings": settings, "half": source.half}

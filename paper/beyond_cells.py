@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from evenprune.method import Method
+from evenprune.paper_printed import FACES
 from evenprune.tally import InputProblems
 from paper.beyond_methods import BIAS, FEASIBLE, KINDS, PASSES, grouped, is_formulation, made
+from paper.cells import Task, ceag_settings
 
 DATASET = "cifar100"
 GROUPINGS = {"cifar100": ("superclass", "class"), "utkface": ("race",)}  # to choose from, the usual one first
@@ -127,6 +129,25 @@ def method_of(cell: Cell) -> Method:
     return made(cell.method, tolerance=tolerance, dual_lr=cell.dual_lr, k=cell.buffer, refresh=cell.refresh)
 
 
+# --- tolerances: the paper's where it has such groups ---
+
+
+TASKS = {"race": FACES, "class": Task("cifar100", "class", "class")}  # superclasses are not the paper's
+
+
+def paper_settings(groups: str, sparsity: float) -> tuple[float, float]:
+    """Tolerance and dual step of CEAG."""
+    try:
+        return ceag_settings(TASKS[groups], sparsity)
+    except InputProblems as error:
+        told = [f"{problem}; give --tolerance and --dual-lr" for problem in error.problems]
+        raise InputProblems(told) from None
+
+
+def tolerance_of(groups: str, sparsity: float) -> float:
+    return paper_settings(groups, sparsity)[0] if groups in TASKS else TOLERANCE
+
+
 # --- what one training serves ---
 
 
@@ -244,8 +265,13 @@ def excess_of(row: Mapping[str, Any]) -> float:
 
 
 def aim(row: Mapping[str, Any]) -> float:
-    """The bound of max ψ that a method aims at."""
-    return float(row["tolerance"]) if KINDS[row["method"]].tolerance in ("usual", "after") else TOLERANCE
+    """The bound of max ψ that a method aims at; of one that has none, the usual one of its groups."""
+    if KINDS[row["method"]].tolerance in ("usual", "after"):
+        return float(row["tolerance"])
+    try:
+        return tolerance_of(row["groups"], row["sparsity"])
+    except InputProblems:  # of a sparsity that the paper has not
+        return TOLERANCE
 
 
 # --- tuning on some seeds ---

@@ -13,11 +13,11 @@ from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
 from evenprune.paper_printed import FACES, FACES_SPARSITY
 from evenprune.recipe import Augment, Recipe, Split
-from evenprune.tally import InputProblems
 from paper import beyond_cells, beyond_splits, runner, utkface
 from paper import cifar100 as tables
+from paper.beyond_cells import TASKS, tolerance_of
 from paper.beyond_views import Grouping
-from paper.cells import ceag_settings, el_dual_lr
+from paper.cells import el_dual_lr
 
 LATE = ("train", "audit")  # evaluated after the last epoch only
 RUNS: dict[str, Any] = {"only_at_end": LATE}  # where a recipe is not the paper's
@@ -44,7 +44,7 @@ class Images:
     facts: Mapping[str, Any] = field(default_factory=dict)  # for every row: {"image_size": 128}
 
     def cut(self, *, heldout: float) -> tuple[dict[str, Split], dict[str, Grouping]]:
-        """The three splits, grouped as `train` and `test` are; and all ways to group their samples."""
+        """The splits, grouped as `train` and `test` are; and all ways to group their samples."""
         places = beyond_splits.places(self.train, self.test, per_class=heldout)
         there = {name: self.test if name == "audit" else self.train for name in places}
         splits = {name: beyond_splits.take(there[name], own) for name, own in places.items()}
@@ -113,26 +113,10 @@ def read_faces(flags: argparse.Namespace) -> Images:
 # --- tolerances and dual steps: the paper's where it has such groups ---
 
 
-TASKS = {"race": FACES, "class": tables.TASK}  # superclasses are not the paper's
-
-
-def settings_of(groups: str, sparsity: float) -> tuple[float, float]:
-    """Tolerance and dual step of CEAG."""
-    try:
-        return ceag_settings(TASKS[groups], sparsity)
-    except InputProblems as error:
-        told = [f"{problem}; give --tolerance and --dual-lr" for problem in error.problems]
-        raise InputProblems(told) from None
-
-
-def tolerance_of(groups: str, sparsity: float) -> float:
-    return settings_of(groups, sparsity)[0] if groups in TASKS else beyond_cells.TOLERANCE
-
-
 def steps_of(groups: str, sparsity: float) -> Sequence[float]:
     if groups not in TASKS:
         return beyond_cells.STEPS
-    return around(settings_of(groups, sparsity)[1], AROUND)
+    return around(beyond_cells.paper_settings(groups, sparsity)[1], AROUND)
 
 
 def el_steps_of(groups: str, sparsity: float) -> Sequence[float]:
@@ -165,7 +149,7 @@ SOURCES = {
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"superclass": 5, "class": 1},
         sizes={"superclass": (25, 100), "class": (10, 25)},
-        # A pass for each group of a batch, at each of 15 prunings: 20 of 20 superclasses, 72 of 100 classes.
+        # A pass for each group of a batch, at each of 14 prunings: 20 of 20 superclasses, 72 of 100 classes.
         importance_batches={"superclass": 50, "class": 10},
         refresh=beyond_cells.REFRESH,
         fleet=45,

@@ -9,11 +9,10 @@ from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, ONCE, STUDY, is_fo
 from paper.beyond_paired import Setting
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
-from paper.beyond_words import PLANNED, baseline, dataset, limits, short_titles
+from paper.beyond_words import FEW, PLANNED, baseline, dataset, limits, short_titles
 
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
-FEW = 3  # seeds from which "in every seed" says something
 SETTLED = 0.1  # share of Σ|λ| that a settled one moves at the most in the last epochs
 Finding = tuple[str, str]  # a heading and what it says
 

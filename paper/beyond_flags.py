@@ -4,6 +4,7 @@ import argparse
 import contextlib
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evenprune.recipe import Recipe
@@ -22,7 +23,7 @@ SHOWN = ("show", "page")  # of all data sets, unless told
 # With augmentation or without, as usual, of the commands that make cells.
 AUGMENT = dict.fromkeys(("study", "formulations", "timing", "plan"), ("no",)) | {"list": ("no", "yes")}
 TUNE_SEEDS = "0-1"
-TIMED_EPOCHS, TIMED_RUNS = 4, 5  # one epoch of them prunes
+TIMED_EPOCHS, TIMED_RUNS = 8, 5  # two epochs of them prune, one by scores
 
 
 # --- what they stand for ---
@@ -133,8 +134,9 @@ def tune_seeds(flags: Namespace) -> list[int]:
 
 
 def recipe_of(flags: Namespace) -> Recipe:
-    """Of the runs, without augmentation."""
-    return runner.shortened(recipe_for(flags, source_of(flags).recipe), flags.epochs)
+    """Of the runs, without augmentation; apart, so that seconds are of the method, also while pruning."""
+    recipe = runner.shortened(recipe_for(flags, source_of(flags).recipe), flags.epochs)
+    return replace(recipe, share_pruning=flags.mixed)
 
 
 def needs_folds(settings: Sequence[Sequence[Cell]]) -> bool:
@@ -236,7 +238,7 @@ def add_data(part: argparse.ArgumentParser, dataset: str | None, source: Source)
         "--heldout",
         type=samples_in,
         default=source.heldout,
-        help="of each class: a number of images, or a share such as 0.2 (%(default)s)",
+        help="of each class: a number of images, or a share as 0.2; half as many to choose on (%(default)s)",
     )
     part.add_argument("--weights", type=Path, help=f"(weights/{source.weights}_heldout<N>.safetensors)")
     if source.image_size is not None:

@@ -23,7 +23,7 @@ from paper.beyond_views import View
 from paper.runner import Start, Trained, Where
 
 SPLITS = ("train", "heldout", "choice", "audit")
-COUNTED = ("heldout", "audit")  # splits whose counts per group are kept
+COUNTED = ("heldout", "choice", "audit")  # splits whose counts per group are kept
 LAST_EPOCHS = 10
 Counts = Mapping[str, Sequence[int]]  # samples, broke and fixed, by group
 

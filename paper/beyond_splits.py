@@ -54,10 +54,10 @@ def places(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> 
 
     They are places in `train`, those of audit in `test`. `per_class` is a number of samples, or below 1 a
     share: classes of unequal size then keep theirs. All but train are ordered by content. An image that audit
-    has, or that comes twice, is in one split only: in audit, or where it comes first.
+    has is in no other split, one that comes twice is there once, one with several labels not at all.
     """
     every, seen = digests(train.inputs, seed), digests(test.inputs, seed)
-    own = once(every, taken=seen)
+    own = once(every, train.labels, taken=seen)
     keys, labels = np.array(every)[own], train.labels[torch.from_numpy(own)]
     rank = ranks(keys.tolist(), labels)
     most = _most(labels, per_class, "class", chosen_on=True)
@@ -72,14 +72,15 @@ def places(train: Split, test: Split, *, per_class: float, seed: int = SEED) -> 
     }
 
 
-def once(keys: Sequence[str], *, taken: Sequence[str]) -> IntArray:
-    """The places of keys that are not taken; of equal ones the first."""
-    found, known = list[int](), set(taken)
-    for place, key in enumerate(keys):
-        if key not in known:
-            known.add(key)
-            found.append(place)
-    return np.array(found, dtype=np.int64)
+def once(keys: Sequence[str], labels: Tensor, *, taken: Sequence[str]) -> IntArray:
+    """The places of keys that are not taken and have one label; of equal ones the first."""
+    first, told = dict[str, int](), dict[str, set[int]]()
+    for place, (key, label) in enumerate(zip(keys, labels.tolist(), strict=True)):
+        first.setdefault(key, place)
+        told.setdefault(key, set()).add(label)
+    left_out = set(taken)
+    kept = [place for key, place in first.items() if key not in left_out and len(told[key]) == 1]
+    return np.array(kept, dtype=np.int64)
 
 
 def half_of(most: IntArray) -> IntArray:

@@ -62,8 +62,8 @@ class Entry:
 
     @property
     def standard_error(self) -> Spread | None:
-        """Of ψ on the held-out split, the mean over groups."""
-        return Spread.of(row["standard_error"]["heldout"] for row in self.rows)
+        """Of ψ on the choice split, the mean over groups."""
+        return Spread.of(row["standard_error"]["choice"] for row in self.rows)
 
     @property
     def mixed(self) -> bool:

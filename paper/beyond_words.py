@@ -16,6 +16,7 @@ TITLES = {
     "pairwise_disparity": "Ψ_PW",
     "worst_gap": "worst Δ",
 }
+FEW = 3  # seeds from which limits and "in every seed" say something
 HELD_SPLITS = {"train": "train", "heldout": "held-out", "choice": "choice", "audit": "unseen"}
 PLANNED = [(data, groups) for data, own in GROUPINGS.items() for groups in own]  # each ± augmentation
 
@@ -48,7 +49,9 @@ def difference(entry: Entry, measure: str) -> str:
 def limits(entry: Entry, measure: str) -> str:
     """Of the mean difference from the baseline, points: "−3.1 to −0.4"."""
     found = entry.difference(measure)
-    return MISSING if found is None else f"{signed(found.lower, 1)} to {signed(found.upper, 1)}"
+    if found is None or entry.compared < FEW:
+        return MISSING
+    return f"{signed(found.lower, 1)} to {signed(found.upper, 1)}"
 
 
 def harm(entry: Entry) -> str:

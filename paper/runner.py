@@ -263,18 +263,17 @@ def seconds_of(start: Start, runs: Sequence[Run], recipe: Recipe, where: Where) 
     """Wall-clock of a fleet from nothing to its answers, by run, what is left of compilation included.
 
     Nothing is saved. Of 60 epochs where there were fewer: what begins and ends a training, and steps that are
-    captured anew, count once; each epoch that is missing counts as the median one of its kind: the first
-    quarter of them prune.
+    captured anew, count once; each epoch that is missing counts as the median one of its kind, pruning or
+    not. The first epoch, which prunes nothing yet and may compile, stands for no other.
     """
     began = time.perf_counter()
     fitted = fit(start.model, start.data, runs=runs, recipe=recipe, device=where.device, hooks=where.hooks)
     whole = time.perf_counter() - began
     spent = [row["seconds"] for row in fitted[0].history]
-    kinds = (spent[: recipe.pruning_epochs], spent[recipe.pruning_epochs :])
-    wanted = (RECIPE.pruning_epochs, RECIPE.epochs - RECIPE.pruning_epochs)
-    missing = sum(
-        (n - len(own)) * statistics.median(own or spent) for n, own in zip(wanted, kinds, strict=True)
-    )
+    first, wanted = recipe.pruning_epochs, RECIPE.pruning_epochs
+    rest = spent[max(first, 1) :] or spent
+    kinds = ((wanted - first, spent[1:first] or rest), (RECIPE.epochs - wanted - len(spent[first:]), rest))
+    missing = sum(count * statistics.median(own) for count, own in kinds)
     seconds = {"seconds": whole, "seconds_per_60_epochs": whole + missing}
     return {name: round(value / len(runs), 3) for name, value in seconds.items()}
 

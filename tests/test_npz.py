@@ -65,17 +65,24 @@ def test_one_class_and_ten_thousand_values_are_refused_before_any_training(tmp_p
     assert "group column 'race' holds 10,000 different values on 10,000 samples" in said
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_bytes_are_brought_to_channels_first_as_arrays_are(tmp_path: Path, channels: int) -> None:
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_of_bytes_are_brought_to_channels_first(tmp_path: Path, channels: int) -> None:
+    """As arrays are; but as many channels stay as there are."""
     own = np.random.default_rng(0).integers(0, 256, (COUNT, 8, 6, channels), dtype=np.uint8)
     data, plain = samples(x=own), loaded(tmp_path, x=own)
-    same = folder.from_arrays(own, data["y"], {"race": data["race"]}, split=data["split"])
     for name, (inputs, _, _) in plain.items():
-        assert inputs.shape[1:] == (3, 8, 6)
-        assert np.array_equal(inputs, same[name][0])
-    assert "d.npz': the images are arrays of shape [80, 8, 8, 4], with four channels" in refused(
-        tmp_path, x=np.zeros((COUNT, 8, 8, 4), np.uint8)
-    )
+        assert np.array_equal(inputs, own[data["split"] == name].transpose(0, 3, 1, 2))
+    if channels == 3:
+        same = folder.from_arrays(own, data["y"], {"race": data["race"]}, split=data["split"])
+        assert all(np.array_equal(plain[name][0], same[name][0]) for name in plain)
+
+
+def test_splits_can_be_left_out(tmp_path: Path) -> None:
+    """Where all are of training: without them a test split is drawn."""
+    alone = np.full(COUNT, "train")
+    assert "there is no sample in split 'test'" in refused(tmp_path, split=alone)
+    drawn = loaded(tmp_path, split=alone, _split="")
+    assert {name: len(own[1]) for name, own in drawn.items()} == {"train": 64, "test": 16}
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (1, 8, 8), (3, 8, 4), (16, 4, 4), (5, 3, 4, 2), (6,)])

@@ -125,8 +125,8 @@ def made_row(cell: Cell, right: np.ndarray, **more: Any) -> dict[str, Any]:
     return {
         **asdict(cell),
         **{split: dict(told) for split in beyond_rows.SPLITS},
-        "changes": {"heldout": counts, "audit": counts},
-        "standard_error": {"heldout": error, "audit": error},
+        "changes": {"heldout": counts, "choice": counts, "audit": counts},
+        "standard_error": {"heldout": error, "choice": error, "audit": error},
         **dict.fromkeys(("multiplier_sum", "multipliers", "constraint")),
         "followed": followed if KINDS[cell.method].follows_unseen else None,
         "negative_weights": 0,

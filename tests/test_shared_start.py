@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW
 
 from evenprune import methods
 from evenprune.method import Method
 from evenprune.recipe import Run
-from evenprune.shared_start import beginners, start_of, starts
+from evenprune.shared_start import EARLY, beginners, can_be_handed_over, start_of, starts
 from evenprune.trackers import Hook
 from evenprune.training import Fitted, fit
 from tests.training_cases import data_for, images, network, recipe, trained
@@ -111,6 +113,45 @@ def test_every_run_has_a_beginner_with_its_start(runs: list[Run]) -> None:
     first = beginners(runs, of)
     assert [start_of(first[place]) for place in of] == [start_of(run) for run in runs]
     assert len({start_of(run) for run in first}) == len(first)
+
+
+def test_every_field_of_a_method_is_known_to_act_before_the_end_of_pruning_or_not() -> None:
+    """A new one must be put into one of two lists: one that acts early and is forgotten would merge runs."""
+    late = (
+        "name measure against_dense rows kind estimator tolerance dual_lr k overall negative mean side dual"
+    )
+    late += " kp ki nu multipliers_on refresh moves_on caution dead_zone keep keep_on"
+    assert {field.name for field in fields(Method)} == {*late.split(), *EARLY}
+    assert not {*late.split()} & {*EARLY}
+
+
+# --- optimizers ---
+
+
+class Odd(SGD):
+    """Plain steps; what it remembers is of no use to runs that take over."""
+
+    def __init__(self, params: Any, memory: str) -> None:
+        super().__init__(params, lr=0.05)
+        self.memory = memory
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # without a closure
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = {"list": [p.grad.clone()], "dict": {"m": p.grad.clone()}, "flat": p.grad.flatten()}
+                if self.memory in kept:
+                    self.state[p]["m"] = kept[self.memory]
+        if self.memory == "whole":
+            self.state["all"]["steps"] = 1
+
+
+@pytest.mark.parametrize("memory", ["list", "dict", "flat", "whole", "none"])
+def test_optimizers_that_cannot_be_handed_over_train_every_run_by_itself(memory: str) -> None:
+    odd = partial(Odd, memory=memory)
+    assert can_be_handed_over(recipe(optimizer=odd)) == (memory == "none")
+    for one, other in both(runs_of(methods.nft(), CEAG), optimizer=odd):
+        assert_same(one, other)
 
 
 # --- kills ---

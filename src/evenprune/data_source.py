@@ -75,7 +75,7 @@ def shape_and_classes(splits: Mapping[str, Samples]) -> tuple[tuple[int, ...], i
 
 
 def _out_of_place(wanted: Experiment, kind: str) -> list[str]:
-    given = wanted.settings
+    given = {flag: value for flag, value in wanted.settings.items() if (flag, value) != ("split", "")}
     return [
         f"--{flag.replace('_', '-')} is for {' or '.join(KINDS[one] for one in kinds)}; "
         f"{quoted(wanted.data, 300)} is {KINDS[kind]}"
@@ -109,7 +109,7 @@ def _npz(wanted: Experiment) -> Mapping[str, Samples]:
         found.inputs,
         found.labels,
         found.columns,
-        found.split,
+        found.split if wanted.split else None,
         wishes=wishes,
         words=words,
         arranged=huggingface.bytes_first,

@@ -175,8 +175,9 @@ class Result:
 
     @staticmethod
     def _is_fitted_to(run: Run, split: str | None) -> bool:
-        """Whether its multipliers or its class bias follow the split."""
-        return run.method.multipliers_on == split or (split == HELDOUT and biased_runs.is_biased(run))
+        """Whether its multipliers or its class bias follow the split, or its epoch was picked there."""
+        followed = split in (run.method.multipliers_on, run.method.keep_on)
+        return followed or (split == HELDOUT and biased_runs.is_biased(run))
 
     def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
         return run_figures.gaps(self.dense[split], one.predictions[split], self.samples.names)

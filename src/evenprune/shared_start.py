@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenprune import constraint, divergence
 from evenprune.history import epoch_row
-from evenprune.loop import Loop
-from evenprune.recipe import Run
+from evenprune.loop import Loop, parameter_groups
+from evenprune.recipe import Recipe, Run
 from evenprune.resume import load_optimizer
 from evenprune.wide_layers import part
 
@@ -35,6 +35,26 @@ def starts(runs: Sequence[Run]) -> list[int]:
 def beginners(runs: Sequence[Run], of: Sequence[int]) -> tuple[Run, ...]:
     """One run of every start."""
     return tuple(runs[list(of).index(place)] for place in range(max(of) + 1))
+
+
+def can_be_handed_over(recipe: Recipe) -> bool:
+    """Whether all that the optimizer remembers is of a parameter: of its shape, or a number."""
+    layer = nn.Linear(3, 2)
+    optimizer = recipe.optimizer(parameter_groups(layer, recipe))
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    known = {id(parameter): parameter for parameter in layer.parameters()}
+    return all(
+        id(key) in known and all(_is_of(value, known[id(key)]) for value in entries.values())
+        for key, entries in optimizer.state.items()
+    )
+
+
+def _is_of(value: Any, parameter: Tensor) -> bool:
+    if isinstance(value, Tensor):
+        return not value.ndim or value.shape == parameter.shape
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def row_of_all(

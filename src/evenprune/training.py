@@ -199,8 +199,12 @@ def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -
 def _share_pruning(job: Job, loop: Loop) -> bool:
     """Whether some runs are trained once until pruning ends; companions are not, nor is compiled twice."""
     fewer = len(set(shared_start.starts(job.runs))) < len(job.runs)
-    wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0
-    return wanted and fewer and job.crew == job.runs and not compiles(loop.network, job.recipe, job.device)
+    if not (fewer and job.recipe.share_pruning and job.recipe.pruning_epochs and job.crew == job.runs):
+        return False
+    if not shared_start.can_be_handed_over(job.recipe):
+        log.info("Runs are not trained together until pruning ends: the optimizer holds more than momenta.")
+        return False
+    return not compiles(loop.network, job.recipe, job.device)
 
 
 def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
@@ -376,7 +380,11 @@ def _lay_down_broken(loop: Loop, memory: Memory, job: Job) -> None:
     found = broken(loop.network.parameters(), loop.totals, loop.now.place)
     if not found:
         return
-    lines = [f"run {i} of {len(loop.runs)} ({loop.runs[i]}), by step {at} of {loop.steps}" for i, at in found]
+    runs, hit = loop.runs, found
+    if memory.starts is not None:  # one run stands for all of its start
+        runs, at_step = job.runs, dict(found)
+        hit = [(i, at_step[start]) for i, start in enumerate(memory.starts) if start in at_step]
+    lines = [f"run {i} of {len(runs)} ({runs[i]}), by step {at} of {loop.steps}" for i, at in hit]
     if not loop.rest.good or any(i >= len(job.runs) for i, _ in found):  # a companion has no result
         kept = "There is no checkpoint. "
         if job.path is not None and job.path.exists():

@@ -240,9 +240,9 @@ def channels_first(arrays: NDArray[Any]) -> NDArray[Any]:
 
 
 def bytes_first(arrays: NDArray[Any]) -> NDArray[Any]:
-    """channels_first of bytes [N, h, w, 1, 3 or 4]; all else stays, as a model of one's own may take it."""
+    """Bytes [N, h, w, 1, 3 or 4] as [N, channels, h, w]; all else stays, as one's own model may take it."""
     last = arrays.dtype == np.uint8 and arrays.ndim == 4 and _channels_last(arrays.shape, 1, 3, 4)
-    return channels_first(arrays) if last else arrays
+    return np.ascontiguousarray(arrays.transpose(0, 3, 1, 2)) if last else arrays
 
 
 def _channels_last(shape: Sequence[int], *channels: int) -> bool:

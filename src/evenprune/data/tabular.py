@@ -261,7 +261,12 @@ def _no_category(column: pl.Series, what: str, name: str) -> list[str]:
     if len(odd) and other.n_unique() > FEW_VALUES and other.null_count() <= FEW_SLIPS * len(given):
         shown = listed(odd.unique(maintain_order=True).head(3).to_list())
         if len(odd) > FEW_SLIPS * len(given):
-            return [f"{what} holds numbers with commas, such as {shown}: write them with points"]
+            thousands = bool(odd.str.contains(r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$").all())
+            how = "without commas" if thousands else "with points"
+            return [
+                f"{what} holds numbers with commas, such as {shown}: write them {how}, leave the column out: "
+                f"{_without(name)}; or {LIST_IT}"
+            ]
         slips = counted(len(odd), "value", "values")
         return [
             f"{what} holds numbers, but for {slips} of {len(given):,}, such as {shown}: leave such values "
