@@ -7,6 +7,7 @@ from typing import Any
 
 from evenprune.method import Method
 from evenprune.paper_printed import FACES
+from evenprune.recipe import Run
 from evenprune.tally import InputProblems
 from paper.beyond_methods import BIAS, FEASIBLE, KINDS, PASSES, grouped, is_formulation, made
 from paper.cells import Task, ceag_settings
@@ -127,6 +128,10 @@ def method_of(cell: Cell) -> Method:
     constrained = KINDS[cell.method].tolerance not in ("none", "after")
     tolerance = cell.tolerance if constrained else None
     return made(cell.method, tolerance=tolerance, dual_lr=cell.dual_lr, k=cell.buffer, refresh=cell.refresh)
+
+
+def runs_of(cells: Iterable[Cell]) -> list[Run]:
+    return [Run(method=method_of(cell), sparsity=cell.sparsity, seed=cell.seed) for cell in cells]
 
 
 # --- tolerances: the paper's where it has such groups ---

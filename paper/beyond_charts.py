@@ -104,17 +104,18 @@ def _against(entry: Entry, scale: Scale | None) -> str:
     if scale is None:
         return "<span></span>"
     zero, own = scale.percent(0), entry.difference("max_excess_gap")
-    told = "" if own is None else _limits(own, scale)
+    told = "" if own is None else _limits(own, scale, told=entry.compared >= words.FEW)
     return (
         f'<svg class="strip" height="{ROW}" aria-hidden="true">{line(zero, zero, 0, ROW, "zero")}{told}</svg>'
     )
 
 
-def _limits(d: Difference, scale: Scale) -> str:
-    kind, y = {-1: "within", 0: "unclear", 1: "beyond"}[d.sign], ROW / 2
-    ends = scale.percent(d.lower), scale.percent(d.upper)
+def _limits(d: Difference, scale: Scale, *, told: bool) -> str:
+    """told: there are seeds enough for limits."""
+    kind, y = {-1: "within", 0: "unclear", 1: "beyond"}[d.sign * told], ROW / 2
+    between = line(scale.percent(d.lower), scale.percent(d.upper), y, y, "limits") if told else ""
     seeds = "".join(dot(scale.percent(value), y, 2.8, "at") for value in d.values)
-    return f'<g class="{kind}">{line(*ends, y, y, "limits")}{seeds}</g>'
+    return f'<g class="{kind}">{between}{seeds}</g>'
 
 
 def _sample(text: str, *parts: str) -> str:

@@ -15,7 +15,7 @@ from evenprune.paper_printed import FACES, FACES_SPARSITY
 from evenprune.recipe import Augment, Recipe, Split
 from paper import beyond_cells, beyond_splits, runner, utkface
 from paper import cifar100 as tables
-from paper.beyond_cells import TASKS, tolerance_of
+from paper.beyond_cells import TASKS
 from paper.beyond_views import Grouping
 from paper.cells import el_dual_lr
 
@@ -74,9 +74,6 @@ class Source:
     half: bool  # weights are stored in half precision if the accuracies stay
     heldout: float  # of each class: a number, or a share below 1
     sparsity: float
-    tolerance: Callable[[str, float], float]  # by groups and sparsity, as the dual steps are
-    steps: Callable[[str, float], Sequence[float]]
-    el_steps: Callable[[str, float], Sequence[float]]
     dro_steps: Sequence[float]
     classes_of: Mapping[str, int]  # groups -> classes of each
     sizes: Mapping[str, Sequence[float]]  # groups -> numbers of held-out samples a group, below all of them
@@ -110,7 +107,7 @@ def read_faces(flags: argparse.Namespace) -> Images:
     return Images(train, test, groups, {"image_size": flags.image_size})
 
 
-# --- tolerances and dual steps: the paper's where it has such groups ---
+# --- dual steps to choose from: around the paper's where it has such groups ---
 
 
 def steps_of(groups: str, sparsity: float) -> Sequence[float]:
@@ -143,9 +140,6 @@ SOURCES = {
         half=False,
         heldout=50,
         sparsity=0.95,
-        tolerance=tolerance_of,
-        steps=steps_of,
-        el_steps=el_steps_of,
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"superclass": 5, "class": 1},
         sizes={"superclass": (25, 100), "class": (10, 25)},
@@ -166,9 +160,6 @@ SOURCES = {
         half=True,
         heldout=0.2,
         sparsity=FACES_SPARSITY,
-        tolerance=tolerance_of,
-        steps=steps_of,
-        el_steps=el_steps_of,
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"race": 1},
         sizes={"race": (0.1, 0.3)},

@@ -10,8 +10,8 @@ from pathlib import Path
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 from paper import beyond_cells, command_line, runner
-from paper.beyond_cells import DATASET, GROUPINGS, Cell, Grid
-from paper.beyond_data import SOURCES, Source
+from paper.beyond_cells import DATASET, GROUPINGS, Cell, Grid, tolerance_of
+from paper.beyond_data import SOURCES, Source, el_steps_of, steps_of
 from paper.beyond_methods import FORMULATIONS, KINDS, STUDY
 from paper.beyond_plan import PARTS, Part
 from paper.beyond_results import Origin
@@ -49,9 +49,9 @@ def grid_of(flags: Namespace, used: float | None = None) -> Grid:
     source, groups, sparsity = source_of(flags), flags.groups, flags.sparsity
     return Grid(
         **told,
-        tolerance=source.tolerance(groups, sparsity) if flags.tolerance is None else flags.tolerance,
-        steps=flags.dual_lr or source.steps(groups, sparsity),
-        el_steps=flags.el_dual_lr or source.el_steps(groups, sparsity),
+        tolerance=tolerance_of(groups, sparsity) if flags.tolerance is None else flags.tolerance,
+        steps=flags.dual_lr or steps_of(groups, sparsity),
+        el_steps=flags.el_dual_lr or el_steps_of(groups, sparsity),
         dro_steps=flags.dro_dual_lr or source.dro_steps,
         heldout_per_class=flags.heldout,
         heldout_used=used,
@@ -68,7 +68,7 @@ def tolerances_of(flags: Namespace) -> dict[str, float]:
     found = dict[str, float]()
     for groups in GROUPINGS[flags.dataset]:
         with contextlib.suppress(InputProblems):
-            found[groups] = source_of(flags).tolerance(groups, flags.sparsity)
+            found[groups] = tolerance_of(groups, flags.sparsity)
     return found
 
 
@@ -202,8 +202,8 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     part.add_argument("--without", **left_out, help="methods of the study to leave out")
     part.add_argument("--augment", nargs="+", choices=("no", "yes"), default=list(augment))
     for flag, steps, told in (
-        ("--dual-lr", source.steps(groups[0], grid.sparsity), "to choose from"),
-        ("--el-dual-lr", source.el_steps(groups[0], grid.sparsity), "of EL + RB"),
+        ("--dual-lr", steps_of(groups[0], grid.sparsity), "to choose from"),
+        ("--el-dual-lr", el_steps_of(groups[0], grid.sparsity), "of EL + RB"),
         ("--dro-dual-lr", source.dro_steps, "of GroupDRO"),
     ):
         usual = " ".join(f"{step:g}" for step in steps)

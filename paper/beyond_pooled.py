@@ -11,7 +11,7 @@ samples are drawn anew within each group, the same ones for all runs.
 They are limits of one difference: of twenty that are none, one is clear by chance.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from evenprune.tally import FloatArray, IntArray
 from paper.beyond_answers import Answers
+from paper.beyond_rows import harms
 
 BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1}  # the sign of a good difference
 DRAWS, SEED = 1000, 0
@@ -44,14 +45,12 @@ class Difference:
 def differences(pairs: Sequence[tuple[Answers, Answers]], groups: IntArray) -> dict[str, Difference]:
     """By measure. pairs: of every seed, the answers of the baseline and of the method; groups: [samples]."""
     runs = [*(first for first, _ in pairs), *(second for _, second in pairs)]
-    lost = np.stack(
-        [run.dense_right.astype(np.float32) - run.right for run in runs], axis=1
-    )  # [samples, runs]
-    present = [lost[groups == group] for group in np.unique(groups)]
-    sizes = np.array([len(own) for own in present])
-    here = _apart(np.stack([own.sum(0) for own in present]), sizes)
-    draws = [drawn(len(own), place) @ own for place, own in enumerate(present)]
-    there = _apart(np.stack(draws, axis=1), sizes)  # of [draws, groups, runs]
+    lost = np.stack([run.dense_right.astype(np.float32) - run.right for run in runs])  # [runs, samples]
+    present = [lost[:, groups == group] for group in np.unique(groups)]
+    sizes = np.array([own.shape[1] for own in present], dtype=float)
+    here = _apart(np.stack([own.sum(1) for own in present], axis=-1), sizes)  # of [runs, groups]
+    draws = [drawn(own.shape[1], place) @ own.T for place, own in enumerate(present)]  # [draws, runs] each
+    there = _apart(np.stack(draws, axis=-1), sizes)
     found = {}
     for measure, values in here.items():
         mean, off = float(values.mean()), _off(values, there[measure])
@@ -69,21 +68,12 @@ def _off(values: FloatArray, draws: FloatArray) -> float:
     return float(np.sqrt(by_samples + t**2 * max(by_seeds, 0.0) / values.size))
 
 
-def _apart(lost: NDArray[np.float32], sizes: IntArray) -> dict[str, FloatArray]:
-    """By measure, the second half of the runs minus the first; lost: sums of [..., groups, runs]."""
-    return {measure: _halves(values) for measure, values in measures(lost.astype(float), sizes).items()}
-
-
-def measures(lost: FloatArray, sizes: IntArray) -> Mapping[str, FloatArray]:
-    """Of sums of what was lost [..., groups, runs], by run. ψ_g = Δ_g − Δ, Δ_g = lost/n."""
-    gaps, gap = lost / sizes[:, None], lost.sum(-2) / sizes.sum()
-    largest, least = gaps.max(-2), gaps.min(-2)
-    return {"accuracy": -gap, "max_excess_gap": largest - gap, "pairwise_disparity": largest - least}
-
-
-def _halves(values: FloatArray) -> FloatArray:
-    first, second = np.split(values, 2, axis=-1)
-    return second - first
+def _apart(lost: NDArray[np.float32], sizes: FloatArray) -> dict[str, FloatArray]:
+    """By measure, the second half of the runs minus the first, by sums of [..., runs, groups]."""
+    halves = np.split(lost.astype(float), 2, axis=-2)
+    first, second = (harms(half, sizes) for half in halves)
+    accuracy = {"accuracy": first["gap"] - second["gap"]}  # what is lost less
+    return accuracy | {name: second[name] - first[name] for name in BETTER if name != "accuracy"}
 
 
 @cache

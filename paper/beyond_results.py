@@ -160,15 +160,6 @@ def add_runs(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     results_file.change(path, edit, check=problems, order=order)
 
 
-def add_timing(path: Path, timing: Mapping[str, Any]) -> None:
-    """Seconds of a method by itself, after those that are there."""
-
-    def edit(document: Document) -> None:
-        document.setdefault("timings", []).append(timing)
-
-    results_file.change(path, edit, check=problems, order=order)
-
-
 @dataclass(frozen=True)
 class Origin:
     """Which samples the dense models of some runs have not seen."""

@@ -33,19 +33,22 @@ Counts = Mapping[str, Sequence[int]]  # samples, broke and fixed, by group
 
 def measures(counts: Counts) -> dict[str, float]:
     """max ψ, Ψ_PW and the largest Δ_g of the groups that have samples."""
-    gaps, gap = _gaps(counts)
-    return {
-        "max_excess_gap": float(gaps.max() - gap),  # ψ_g = Δ_g − Δ
-        "pairwise_disparity": float(np.ptp(gaps)),
-        "worst_gap": float(gaps.max()),
-    }
-
-
-def _gaps(counts: Counts) -> tuple[FloatArray, float]:
-    """Δ_g = (broke − fixed)/n and the same of all samples, Δ."""
     n, broke, fixed = (np.array(counts[name], dtype=float) for name in ("samples", "broke", "fixed"))
     known = n > 0
-    return ((broke - fixed)[known] / n[known]), float((broke - fixed).sum() / n.sum())
+    found = harms((broke - fixed)[known], n[known])
+    return {name: float(value) for name, value in found.items() if name != "gap"}
+
+
+def harms(lost: FloatArray, n: FloatArray) -> dict[str, FloatArray]:
+    """Of samples lost [..., groups] of n: Δ_g = lost/n, Δ of all samples, ψ_g = Δ_g − Δ."""
+    gaps, gap = lost / n, lost.sum(-1) / n.sum()
+    largest = gaps.max(-1)
+    return {
+        "gap": gap,
+        "max_excess_gap": largest - gap,
+        "pairwise_disparity": largest - gaps.min(-1),
+        "worst_gap": largest,
+    }
 
 
 def standard_error(counts: Mapping[str, Sequence[float]]) -> float:

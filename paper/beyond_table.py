@@ -45,8 +45,8 @@ def _legend() -> list[str]:
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
         "clipped: sample weights of a run that would have been negative, and were set to zero.",
         "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
-        "against: paired by seed and audit sample; limits (95 %) of the mean, with other seeds and samples;",
-        "“same” is the share of samples that both put into the same class.",
+        "against: paired by seed and audit sample; limits (about 95 %) of the mean, for other seeds and",
+        "samples; “same” is the share of samples that both put into the same class.",
         "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed”",
         "(fractions; CELG and EL: losses); “held” counts seeds; the change is that of the last 10 epochs.",
     ]

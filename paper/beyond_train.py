@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from evenprune.predict import Predictions
-from evenprune.recipe import Augment, Recipe, Run
+from evenprune.recipe import Augment, Recipe
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted
 from paper import beyond_answers, beyond_cells, beyond_results, beyond_rows, runner
@@ -94,7 +94,7 @@ def train(
     bench: Bench, part: Sequence[Cell], wanted: Sequence[Cell], where: Where
 ) -> tuple[list[dict[str, Any]], dict[Cell, Tensor]]:
     """Rows, and predicted classes on the audit split, of all wanted cells that a fleet serves."""
-    runs = [Run(method=beyond_cells.method_of(c), sparsity=c.sparsity, seed=c.seed) for c in part]
+    runs = beyond_cells.runs_of(part)
     recipe, start = bench.recipe_of(part[0]), bench.views.of(part[0]).start
     trained = runner.fit_fleet(start, runs, recipe, where, kind="beyond")
     shared = beyond_rows.shared_of(trained, part, where)

@@ -114,8 +114,9 @@ def _task_order(task: Task | None) -> tuple[str, ...]:
     return () if task is None else tuple(vars(task).values())
 
 
-def add_timing(path: Path, timing: Mapping[str, Any]) -> None:
-    change(path, lambda document: document.setdefault("timings", []).append(timing))
+def add_timing(path: Path, timing: Mapping[str, Any], **kind: Any) -> None:
+    """kind: `check` and `order` of another kind of file."""
+    change(path, lambda document: document.setdefault("timings", []).append(timing), **kind)
 
 
 def is_timed(document: Document, facts: Mapping[str, Any]) -> bool:

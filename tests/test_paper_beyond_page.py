@@ -714,6 +714,9 @@ def hostile(documents: Documents) -> Documents:
             "dataset": HOSTILE[1],
         }
     ]
+    timing = {"dataset": HOSTILE[1], "groups": HOSTILE[0], "sparsity": 0.9, "method": "NFT", "fleet": 5}
+    timing |= {"epochs": 8, "seconds_per_60_epochs": 20.0, "versions": {"device": HOSTILE[1]}}
+    results["timings"] = [timing]
     return results, correct
 
 
@@ -1010,7 +1013,7 @@ def test_without_script_folded_settings_are_printed_too(browser: Any, html: str)
 def test_hostile_names_stay_text(show: Any, owned: str) -> None:
     page = show(owned)
     assert page.locator("main img, main script").count() == 0
-    for part in ("#facts", "#sources", "#dense", "#setting-0 h2", "#findings thead", "#contents"):
+    for part in ("#facts", "#sources", "#dense", "#seconds", "#setting-0 h2", "#findings thead", "#contents"):
         assert HOSTILE[0] in page.inner_text(part), part
     assert page.title() == "Does it hold on unseen data? · evenprune"
 

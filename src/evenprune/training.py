@@ -162,9 +162,9 @@ def _fit_fleet(job: Job) -> list[Fitted]:
     else:
         memory = resume.remembered(saved, job.path, identity=job.identity, reference=job.data.reference)
     loop = _loop(job, train, measured, memory)
-    if saved is None and _share_pruning(job, loop):
-        memory.starts = shared_start.starts(job.runs)
-    if saved is not None and memory.starts is None:
+    if saved is None:
+        memory.starts = _shared_starts(job, loop)
+    elif memory.starts is None:
         resume.restore(loop, saved)
 
     def early() -> Loop:
@@ -196,15 +196,17 @@ def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -
     )
 
 
-def _share_pruning(job: Job, loop: Loop) -> bool:
-    """Whether some runs are trained once until pruning ends; companions are not, nor is compiled twice."""
-    fewer = len(set(shared_start.starts(job.runs))) < len(job.runs)
-    if not (fewer and job.recipe.share_pruning and job.recipe.pruning_epochs and job.crew == job.runs):
-        return False
+def _shared_starts(job: Job, loop: Loop) -> list[int] | None:
+    """The start of each run, where some are trained once until pruning ends; companions are not, and nothing
+    is compiled twice."""
+    found = shared_start.starts(job.runs)
+    wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0 and job.crew == job.runs
+    if not wanted or len(set(found)) == len(found) or compiles(loop.network, job.recipe, job.device):
+        return None
     if not shared_start.can_be_handed_over(job.recipe):
         log.info("Runs are not trained together until pruning ends: the optimizer holds more than momenta.")
-        return False
-    return not compiles(loop.network, job.recipe, job.device)
+        return None
+    return found
 
 
 def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
