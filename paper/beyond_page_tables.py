@@ -81,7 +81,7 @@ def _method_row(entry: Entry) -> str:
         seeds += f"<br>{words.clipped(entry)} weights clipped"
     cells = "".join(_measured(entry, split, measure) for split in SPLITS for measure in MEASURES)
     verdicts = "<br>".join(_verdict(word, count) for word, count in entry.verdicts.items())
-    facts = [f"max ψ {words.harm(entry)}", f"de-biased {100 * entry.debiased:.1f}".replace("-", "−")]
+    facts = [f"max ψ {words.harm(entry)}", f"de-biased {words.debiased(entry)}"]
     if entry.settling is not None:
         facts.append(f"{words.settling(entry)} a group would settle it")
     below = f'<small class="below">{"<br>".join(map(marked, facts))}</small>'

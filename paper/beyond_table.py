@@ -63,7 +63,7 @@ def _numbers(block: Block) -> Iterator[list[str]]:
         cells = [percent(entry.spread(split, m)) for split in ("train", "audit") for m in MEASURES]
         floors = [f"{100 * entry.floor(measure).mean:.1f}" for measure in DISPARITIES]
         verdicts = " ".join(f"{count} {word}" for word, count in entry.verdicts.items())
-        told = [words.harm(entry), f"{100 * entry.debiased:.1f}", verdicts, words.settling(entry)]
+        told = [words.harm(entry), words.debiased(entry), verdicts, words.settling(entry)]
         rest = [words.clipped(entry) or MISSING, words.seconds(entry) + MIXED * entry.mixed]
         yield [entry.name, words.step(entry.step), str(len(entry.rows)), *cells, *floors, *told, *rest]
 

@@ -56,7 +56,15 @@ def limits(entry: Entry, measure: str) -> str:
 
 def harm(entry: Entry) -> str:
     """Limits of max ψ on unseen data, points: "1.2 to 9.8"."""
-    return " to ".join(f"{100 * limit:.1f}".replace("-", "−") for limit in entry.limits)
+    return " to ".join(map(_points, entry.limits))
+
+
+def debiased(entry: Entry) -> str:
+    return _points(entry.debiased)
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.1f}".replace("-", "−")
 
 
 def settling(entry: Entry) -> str:

@@ -259,10 +259,11 @@ def test_the_main_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> 
                 f"de-biased {less}",
                 *([] if n == "–" else [f"{n} a group would settle it"]),
             ]
-            assert " ".join(row[9]).replace("−", "-") == " ".join([verdicts, *facts]).replace("−", "-")
+            assert " ".join(row[9]) == " ".join([verdicts, *facts]).replace("−", "-")
             assert number_in(row[10]) == seconds
             compared += 1
     assert compared == len(RUN) + 2 + len(SEEING)
+    assert html.count("de-biased") == compared  # a hyphen, no minus
 
 
 def test_the_other_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> None:
