@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 from torch.optim import SGD
 
-from evenprune import paper_comparison, paper_page, paper_results, paper_text, paper_wording
+from evenprune import paper_comparison, paper_groups, paper_page, paper_results, paper_text, paper_wording
 from evenprune.augment import Flip
 from evenprune.data import utkface as utkface_data
 from evenprune.models import mobilenet_v2, small_cnn
@@ -512,6 +512,29 @@ def test_the_size_of_the_images_is_said(report: paper_comparison.PaperReport) ->
     assert page.count("Made with images of 128 pixels; the paper used 200.") == 2 * 2  # glance and table 1
     usual = replace(report.summaries[0], image_sizes=())
     assert paper_wording.size_note(replace(report, summaries=(usual,)), usual.task) == ""
+
+
+def test_the_dense_model_stands_beside_the_papers() -> None:
+    results = paper_results.read([Path(__file__).parent.parent / "paper" / "results" / "utkface.json"])
+    paper, dense = printed(), paper_groups.dense_of(results, FACES)
+    assert dense is not None
+    here, theirs = paper_groups.dense_accuracies(FACES, results, paper)["test"]
+    assert here == dense.accuracy["test"]
+    samples = results.runs[0].changes["test"].samples
+    for cell in paper.cells[FACES, 0.9]:  # what is weighed so gives the printed accuracies of pruned models
+        groups = paper.group_accuracy.get((FACES, 0.9, "test", cell.method), {}).values()
+        weighed = [number.mean * n for number, n in zip(groups, samples, strict=False)]
+        if groups:
+            assert sum(weighed) / sum(samples) == pytest.approx(
+                cell.figures["test"]["accuracy"].mean, abs=0.002
+            )
+    report = paper_comparison.compare(results)
+    told = f"{100 * here:.1f} % on test data here, {100 * theirs:.1f} % in the paper"
+    assert f"UTKFace race / race, before any pruning: {told}" in " ".join(
+        paper_wording.summary_sentences(report)
+    )
+    assert f"Before any pruning: {told}" in paper_page.to_html(report)
+    assert paper_groups.dense_accuracies(FACES, replace(results, dense=()), paper) == {}
 
 
 def test_the_text_fits(report: paper_comparison.PaperReport) -> None:

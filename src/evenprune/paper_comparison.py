@@ -1,7 +1,7 @@
 """Everything that the paper prints beside everything that was run: what page, text and JSON show."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evenprune.paper_ablations import (
@@ -19,6 +19,7 @@ from evenprune.paper_fields import SPLITS
 from evenprune.paper_groups import (
     GroupAccuracy,
     GroupTable,
+    dense_accuracies,
     dense_of,
     group_accuracy,
     group_table,
@@ -46,6 +47,9 @@ class Summary:
     audited: int  # runs with a noise floor
     beyond: int  # of these with max ψ above its range
     image_sizes: tuple[int, ...] = ()  # sides in pixels, where the paper's images were larger or smaller
+    dense: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # accuracy here, the paper's; by split
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ def compare(results: Results) -> PaperReport:
     accuracies = (group_accuracy(p, s, results, paper) for p in paper.cells if p[0] in ran for s in SPLITS)
     return PaperReport(
         tables=tables,
-        summaries=tuple(summary_of(task, tables, _other_sizes(task, runs)) for task in tasks),
+        summaries=tuple(
+            summary_of(task, tables, _other_sizes(task, runs), dense_accuracies(task, results, paper))
+            for task in tasks
+        ),
         runtimes=tuple(runtime_table(times, task, paper) for task in tasks if task in ran),
         ablations=tuple(_ablations(runs, paper, ran)),
         variants=variants(results.variants, runs, paper),
@@ -124,7 +131,12 @@ def _other_sizes(task: Task, runs: Sequence[Run]) -> tuple[int, ...]:
     return tuple(sorted(found - {IMAGE_SIZES.get(task.dataset)}))
 
 
-def summary_of(task: Task, tables: Sequence[Table], image_sizes: tuple[int, ...] = ()) -> Summary:
+def summary_of(
+    task: Task,
+    tables: Sequence[Table],
+    image_sizes: tuple[int, ...] = (),
+    dense: Mapping[str, tuple[float, float]] | None = None,
+) -> Summary:
     own = [table for table in tables if table.task == task]
     cells = [cell for table in own for cell in table.cells]
     numbers = [f for cell in cells for of in cell.figures.values() for f in of.values()]
@@ -141,6 +153,7 @@ def summary_of(task: Task, tables: Sequence[Table], image_sizes: tuple[int, ...]
         audited=sum(sum(cell.verdicts.values()) for cell in cells),
         beyond=sum(cell.figures["test"]["max_excess_gap"].beyond or 0 for cell in cells),
         image_sizes=image_sizes,
+        dense=dense or {},
     )
 
 

@@ -200,6 +200,24 @@ def group_accuracy(place: Place, split: str, results: Results, paper: Printed) -
     return GroupAccuracy(*place, split, tuple(numbers), tuple(rows)) if rows else None
 
 
+def dense_accuracies(task: Task, results: Results, paper: Printed) -> dict[str, tuple[float, float]]:
+    """Of the dense models by split: ours, and the paper's, by its accuracy of every group and our samples."""
+    dense, found = dense_of(results, task), {}
+    for split in SPLITS:
+        printed = next(
+            (p for k, p in paper.group_accuracy.items() if (k[0], *k[2:]) == (task, split, "Dense")), {}
+        )
+        samples = next(
+            (run.changes[split].samples for run in results.runs if run.task == task and split in run.changes),
+            (),
+        )
+        if dense and split in dense.accuracy and printed and len(printed) == len(samples):
+            places = matched(dense.groups, tuple(printed))
+            right = sum(n.mean * samples[at] for n, at in zip(printed.values(), places, strict=True))
+            found[split] = (dense.accuracy[split], right / sum(samples))
+    return found
+
+
 def matched(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
     """Where the paper's groups stand among ours: by name ("W-M" is "White × male"), or else by order."""
     return named_alike(ours, theirs) or list(range(len(theirs)))

@@ -82,6 +82,7 @@ def _glance(report: PaperReport, task: Task, place: int) -> str:
         "1.5 points on test data. Then: in how many seeds every group stayed within the tolerance on "
         "training data, which is what CEAG is asked for."
     )
+    lead += escaped(words.dense_note(report, task))
     both = f'<div class="pair">{tables.glance_table(own)}{tables.met_table(own)}</div>'
     title = f"At a glance: {_titled(report, task)}"
     return _section(f"glance-{place}", title, lead, both, listed=f"At a glance: {words.short_title(task)}")
