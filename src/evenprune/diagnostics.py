@@ -156,7 +156,7 @@ class _GroupLoss:
         self.device, self.dtype = self.parameters[0].device, self.parameters[0].dtype
         members = (split.groups == group).nonzero().flatten().to(self.device)
         self.samples, self.batches = len(members), torch.split(members, batch_size)
-        kept = {} if masks is None else {layer.name: masks[layer.name] for layer in masks.layers}
+        kept = {} if masks is None else masks.kept()
         flat = [kept.get(name, torch.ones_like(p)).reshape(-1).to(p) for name, p in named.items()]
         self.kept = torch.cat(flat)  # [n]: 0 where a weight is pruned
 

@@ -1,6 +1,7 @@
 """Masks: choose which weights go, keep them at zero, count what is left; and the sparsity schedule.
 
-Every parameter is seen as [runs, weights]: a plain model is one run, a widened model many.
+Every parameter is seen as [runs, weights]: a plain model is one run, a widened model many. A filter without
+weights takes scale and shift of its norm along (filter_norms.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from evenprune.prunable import Layer, layer_of, prunable_names
+from evenprune.filter_norms import norms_after
+from evenprune.prunable import Layer, layer_of, matches, prunable_names
 
 Scope = Literal["layer", "global"]
 Pattern = tuple[int, int]  # (kept, of): (2, 4) keeps 2 of every 4 neighbours along the input dimension
@@ -43,6 +45,7 @@ class Summary:
     layers: tuple[LayerCount, ...]
     unprunable: int
     runs: int
+    silent: tuple[int, ...]  # scales and shifts of norms that went with their filters, one number per run
 
     @property
     def prunable(self) -> int:
@@ -55,7 +58,8 @@ class Summary:
     @property
     def left(self) -> tuple[int, ...]:
         """All parameters that are left in each run, those that are never pruned included."""
-        return tuple(left + self.unprunable for left in self.prunable_left)
+        pairs = zip(self.prunable_left, self.silent, strict=True)
+        return tuple(left + self.unprunable - silent for left, silent in pairs)
 
     def __str__(self) -> str:
         rows = [
@@ -127,11 +131,14 @@ class Masks(nn.Module):
     Being a module, it has `state_dict`, deepcopy and `.to(device)`. It holds no reference to the model.
     """
 
-    def __init__(self, layers: Sequence[Layer], *, runs: int, unprunable: int) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], *, runs: int, unprunable: int, norms: Mapping[str, Layer]
+    ) -> None:
         super().__init__()
         self.layers = tuple(layers)
         self.runs = runs
         self.unprunable = unprunable
+        self.norms = dict(norms)  # scale or shift of a norm -> the layer whose filters it follows
         self._kept: list[Tensor] = []  # the masks as numbers
         self._followed: list[tuple[Tensor, int]] = []  # the masks that these were, and in which version
 
@@ -149,12 +156,17 @@ class Masks(nn.Module):
 
         Biases, norms and embeddings are never pruned, nor are the first and the last layer (`keep`), nor
         what matches a name or glob pattern in `exclude` (of a parameter, or of a module that holds it).
-        What matches `include` is prunable in spite of those rules; `exclude` has the last word.
+        What matches `include` is prunable in spite of those rules; `exclude` has the last word. But scale
+        and shift of a norm go with a filter that has no weight left.
         """
         names = prunable_names(model, keep=keep, exclude=exclude, include=include)
         others = [parameter for name, parameter in model.named_parameters() if name not in set(names)]
         unprunable = sum(parameter.numel() for parameter in others) // runs
-        masks = cls([layer_of(model, name, runs=runs) for name in names], runs=runs, unprunable=unprunable)
+        layers = {name: layer_of(model, name, runs=runs) for name in names}
+        after, both = norms_after(model), ("weight", "bias")
+        pairs = [(f"{after[name]}.{part}", layers[name]) for name in names if name in after for part in both]
+        followers = {name: layer for name, layer in pairs if not matches(name, exclude)}
+        masks = cls([*layers.values()], runs=runs, unprunable=unprunable, norms=followers)
         for name in names:
             ones = torch.ones_like(model.get_parameter(name), dtype=torch.bool, requires_grad=False)
             masks.register_buffer(_key(name), ones)
@@ -203,8 +215,17 @@ class Masks(nn.Module):
     def apply_(self, model: nn.Module) -> None:
         """Set pruned weights to zero, in place; call it after each optimizer step. No wait for the device."""
         if self.layers:
-            weights = self._weights(model)
+            weights = self._parameters_of(model, [*self._names(), *self.norms])
             torch._foreach_mul_(weights, self._factors(weights))
+
+    def kept(self) -> dict[str, Tensor]:
+        """Every mask by the name of its parameter: of the weights, and of the norms that follow them."""
+        weights = {name: self[name] for name in self._names()}
+        return weights | {name: self._filters(layer).flatten() for name, layer in self.norms.items()}
+
+    def _filters(self, layer: Layer) -> Tensor:
+        """Which filters have a weight left. [runs, filters]"""
+        return self._per_run(layer).flatten(2).any(2)
 
     def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
@@ -212,15 +233,15 @@ class Masks(nn.Module):
         They stay where they are, for graphs that read them, and follow the masks when these have changed, as
         told by their versions: write masks by operations of torch, not through `.data` or NumPy.
         """
-        masks = [self[layer.name] for layer in self.layers]
+        masks = [self[name] for name in self._names()]
         if torch.compiler.is_compiling():
-            return masks
+            return [*self.kept().values()]
         if torch.is_inference_mode_enabled() or masks[0].is_inference():  # they have no versions
-            return masks
+            return [*self.kept().values()]
         if not _same(self._followed, masks):
             if [_kind(kept) for kept in self._kept] != [_kind(weight) for weight in weights]:
                 self._kept = [torch.empty_like(weight, requires_grad=False) for weight in weights]
-            torch._foreach_copy_(self._kept, masks)
+            torch._foreach_copy_(self._kept, [*self.kept().values()])
             self._followed = [(mask, mask._version) for mask in masks]
         return self._kept
 
@@ -244,7 +265,9 @@ class Masks(nn.Module):
     def summary(self) -> Summary:
         left = self._left().tolist()
         counts = [LayerCount(layer.name, layer.size, tuple(left[i])) for i, layer in enumerate(self.layers)]
-        return Summary(tuple(counts), unprunable=self.unprunable, runs=self.runs)
+        gone = [self._filters(layer).logical_not().sum(1) for layer in self.norms.values()]
+        silent = torch.stack(gone).sum(0).tolist() if gone else [0] * self.runs
+        return Summary(tuple(counts), unprunable=self.unprunable, runs=self.runs, silent=tuple(silent))
 
     @property
     def sparsity(self) -> Tensor:
@@ -253,7 +276,7 @@ class Masks(nn.Module):
 
     def extract(self, run: int) -> Masks:
         """The masks of one run, for the single model."""
-        single = Masks(self.layers, runs=1, unprunable=self.unprunable)
+        single = Masks(self.layers, runs=1, unprunable=self.unprunable, norms=self.norms)
         for layer in self.layers:
             single.register_buffer(_key(layer.name), self._per_run(layer)[run].clone())
         return single
@@ -266,22 +289,26 @@ class Masks(nn.Module):
     def _per_run(self, layer: Layer) -> Tensor:
         return self[layer.name].reshape(self.runs, *layer.shape)
 
-    def _weights(self, model: nn.Module) -> list[Tensor]:
+    def _names(self) -> list[str]:
+        return [layer.name for layer in self.layers]
+
+    def _parameters_of(self, model: nn.Module, names: Sequence[str]) -> list[Tensor]:
         parameters = dict(model.named_parameters())
-        absent = [layer.name for layer in self.layers if layer.name not in parameters]
+        absent = [name for name in names if name not in parameters]
         if absent:
             raise ValueError(
                 f"{type(model).__name__} has no parameters {absent[:3]} ({len(absent)} in all). "
                 "Pass the model that the masks were made for, without a wrapper around it."
             )
-        return [parameters[layer.name] for layer in self.layers]
+        return [parameters[name] for name in names]
 
     def _scores(
         self, model: nn.Module, scores: Mapping[str, Tensor] | None, pattern: Pattern | None
     ) -> list[Tensor]:
         """Per layer [runs, n]: what is lowest goes first."""
         flat = []
-        for layer, parameter in zip(self.layers, self._weights(model), strict=True):
+        weights = self._parameters_of(model, self._names())
+        for layer, parameter in zip(self.layers, weights, strict=True):
             score = parameter.abs() if scores is None else scores[layer.name]
             score = score.reshape(self.runs, *layer.shape)
             if pattern is not None and layer.input_dim is not None:

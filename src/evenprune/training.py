@@ -40,6 +40,7 @@ from evenprune.per_run import broken
 from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.resume import Memory
+from evenprune.still_norms import settle_
 from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.trackers import Hook, MetricsFiles
@@ -341,6 +342,7 @@ def _epoch(
         ):
             _save(loop, memory, job)
     _lay_down_broken(loop, memory, job)
+    settle_(loop.network)
     divergence.end_epoch(loop.rest, loop.network, final=memory.epoch >= recipe.pruning_epochs - 1)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
     wanted = [name for name in answers if due and name not in recipe.only_at_end]
