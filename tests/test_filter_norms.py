@@ -154,7 +154,7 @@ def test_a_fleet_silences_each_run_by_its_own_filters() -> None:
     model = disturbed(tiny())
     wide = fleet.widen(model, 3, sample_input=torch.randn(2, 1, 6, 6))
     fleet.load_(wide, [disturbed(tiny(seed), seed) for seed in range(3)])
-    masks = Masks.of(wide, runs=3)
+    masks = Masks.of(wide, runs=3, norms=norms_after(model))
     masks.prune_(wide, [0.5, 0.9, 0.95])
     for run, sparsity in enumerate((0.5, 0.9, 0.95)):
         alone = disturbed(tiny(run), run)

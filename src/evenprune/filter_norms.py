@@ -15,8 +15,6 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from evenprune import fleet
-
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -26,11 +24,10 @@ class _Tracer(fx.Tracer):
 
 
 def norms_after(model: nn.Module) -> dict[str, str]:
-    """Weight of a layer -> the batch norm that reads the layer, where both are called once; also of a fleet.
+    """Weight of a layer -> the batch norm that reads the layer, where both are called once.
 
-    None are found in a model that cannot be traced.
+    None are found in a model that cannot be traced, nor in a fleet: ask the model that it was made of.
     """
-    model = fleet.plain(model)
     try:
         graph = _Tracer().trace(model)
     except Exception:  # whatever a user's forward does with what is not a tensor

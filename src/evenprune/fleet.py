@@ -151,13 +151,6 @@ def extract(fleet: Fleet | Single, run: int) -> nn.Module:
     return model.train(fleet.training)
 
 
-def plain(network: nn.Module) -> nn.Module:
-    """A model of the original architecture, with any weights; of what is no fleet, itself."""
-    return cast(
-        nn.Module, network.__dict__.get("_template" if isinstance(network, Fleet) else "_model", network)
-    )
-
-
 def _trace(model: nn.Module) -> fx.GraphModule:
     """The graph of the model, the same in training and in evaluation."""
     try:

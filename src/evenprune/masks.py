@@ -151,19 +151,22 @@ class Masks(nn.Module):
         keep: Sequence[Literal["first", "last"]] = ("first", "last"),
         exclude: Sequence[str] = (),
         include: Sequence[str] = (),
+        norms: Mapping[str, str] | None = None,
     ) -> Masks:
         """Masks of all ones for the prunable parameters of `model`.
 
         Biases, norms and embeddings are never pruned, nor are the first and the last layer (`keep`), nor
         what matches a name or glob pattern in `exclude` (of a parameter, or of a module that holds it).
         What matches `include` is prunable in spite of those rules; `exclude` has the last word. But scale
-        and shift of a norm go with a filter that has no weight left.
+        and shift of a norm go with a filter that has no weight left; `norms` says which norm with which
+        weight, if it is not to be found in the model: of a fleet, norms_after the model it was made of.
         """
         names = prunable_names(model, keep=keep, exclude=exclude, include=include)
         others = [parameter for name, parameter in model.named_parameters() if name not in set(names)]
         unprunable = sum(parameter.numel() for parameter in others) // runs
         layers = {name: layer_of(model, name, runs=runs) for name in names}
-        after, both = norms_after(model), ("weight", "bias")
+        after = norms_after(model) if norms is None else norms
+        both = ("weight", "bias")
         pairs = [(f"{after[name]}.{part}", layers[name]) for name in names if name in after for part in both]
         followers = {name: layer for name, layer in pairs if not matches(name, exclude)}
         masks = cls([*layers.values()], runs=runs, unprunable=unprunable, norms=followers)
@@ -221,7 +224,8 @@ class Masks(nn.Module):
     def kept(self) -> dict[str, Tensor]:
         """Every mask by the name of its parameter: of the weights, and of the norms that follow them."""
         weights = {name: self[name] for name in self._names()}
-        return weights | {name: self._filters(layer).flatten() for name, layer in self.norms.items()}
+        alive = {layer: self._filters(layer).flatten() for layer in set(self.norms.values())}
+        return weights | {name: alive[layer] for name, layer in self.norms.items()}
 
     def _filters(self, layer: Layer) -> Tensor:
         """Which filters have a weight left. [runs, filters]"""

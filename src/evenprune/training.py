@@ -22,6 +22,7 @@ from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume,
 from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.compiling import compiles
 from evenprune.draws import seed_of
+from evenprune.filter_norms import norms_after
 from evenprune.fitted import Fitted, results
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
@@ -190,7 +191,9 @@ def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -
         recipe=job.recipe,
         train=train,
         reference=memory.reference,
-        masks=Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude).to(job.device),
+        masks=Masks.of(
+            network, runs=len(job.crew), exclude=job.recipe.exclude, norms=norms_after(job.model)
+        ).to(job.device),
         teacher=_teacher(job, train),
         folds=job.data.folds,
         **_heldout(job, network, splits, memory),
