@@ -111,7 +111,8 @@ def stages(seeds: Sequence[int], *, required: bool) -> list[Stage]:
         ]
 
     first = [*tables(FACES, *SPARSITIES), *tables(CROSSED, SPARSITIES[0])]
-    first += [Stage("CEAG by overall accuracy", tuple(overall_cells(seeds)))]
+    both = tuple(dict.fromkeys([*first[0].cells, *overall_cells(seeds)]))  # they share the start of a fleet
+    first[0] = Stage(f"{first[0].title}, and CEAG by overall accuracy", both)
     others = [cell for task in (FACES, WITHOUT_OTHERS) for cell in others_cells(task, seeds)]
     then = [
         Stage("CEAG by tolerance", tuple(sensitivity_cells(seeds))),
