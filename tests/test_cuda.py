@@ -14,9 +14,11 @@ from evenprune import depthwise_conv, fleet, fused_norm, grouped_conv, methods, 
 from evenprune.grouped_conv import Shape
 from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks
+from evenprune.predict import predict
 from evenprune.recipe import Data, Run
 from evenprune.training import Fitted, fit
 from evenprune.wide_layers import part, widened
+from tests import still_channels
 from tests.training_cases import Stops, data_for, images, network, recipe, trained
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -215,6 +217,18 @@ def test_no_gradient_passes_through_still_channels_on_the_device() -> None:
         (dx,) = torch.autograd.grad(y, x, grown)
         moves = (dx != 0).any(dim=(0, 2, 3)).tolist()
         assert moves == [False] * 8 + [True] * 8 + [True] * 64
+
+
+def test_pruned_fleets_answer_alike_in_every_precision_on_the_device() -> None:
+    runs = [Run(method=methods.nft(), sparsity=0.93, seed=seed) for seed in range(3)]
+    problem = still_channels.data()
+    for one in fit(
+        still_channels.narrow(), problem, runs=runs, recipe=still_channels.recipe(0.05), device="cuda"
+    ):
+        assert still_channels.still(one.model) > 0  # else this shows nothing
+        for precision in ("float32", "bfloat16"):
+            answers = predict(one.model, problem.train, precision=precision).predictions
+            assert (answers == one.predictions["train"].predictions).float().mean() > 0.95
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -1,0 +1,52 @@
+"""A small network in which pruning leaves channels that stand still, and what it learns from."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from evenprune.recipe import Data, Recipe, Split
+from evenprune.reference import DenseReference
+from evenprune.still_norms import STILL
+
+WIDE = 16
+
+
+def layer(kernel: int, *, inputs: int = WIDE, groups: int = 1, act: bool = True) -> list[nn.Module]:
+    convolution = nn.Conv2d(inputs, WIDE, kernel, padding=kernel // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(WIDE), nn.ReLU6() if act else nn.Identity()]
+
+
+def narrow() -> nn.Sequential:
+    """Bottlenecks without an activation between them, as MobileNetV2 has."""
+    torch.manual_seed(0)
+    blocks = [[*layer(3, groups=WIDE), *layer(1, act=False), *layer(1)] for _ in range(3)]
+    parts = [*layer(3, inputs=1), *(part for block in blocks for part in block)]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDE, 3))
+
+
+def data(samples: int = 240) -> Data:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(samples) % 3
+    inputs = torch.randn(samples, 1, 8, 8, generator=random)
+    inputs[:, :, :, 3] += labels.view(-1, 1, 1) - 1.0
+    split = Split(inputs=inputs, labels=labels, groups=labels)
+    right = torch.ones(samples)
+    dense = DenseReference.from_outcomes(correct=right, losses=right, groups=labels, names=("a", "b", "c"))
+    return Data(train=split, evaluate={"train": split}, reference=dense)
+
+
+def recipe(lr: float) -> Recipe:
+    """In 16 bits, and with weights that move to the end."""
+    return Recipe(
+        epochs=40, pruning_epochs=5, batch_size=16, precision="bfloat16", compile=False, evaluate_every=40,
+        optimizer=partial(SGD, lr=lr, momentum=0.9), scheduler=None,
+    )  # fmt: skip
+
+
+def still(model: nn.Module) -> int:
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    return sum(int(((n.running_var < STILL * n.eps) & (n.bias != 0)).sum()) for n in norms)
