@@ -10,7 +10,6 @@ from torch.optim import SGD
 
 from evenprune.recipe import Data, Recipe, Split
 from evenprune.reference import DenseReference
-from evenprune.still_norms import STILL
 
 WIDE = 16
 
@@ -47,6 +46,12 @@ def recipe(lr: float) -> Recipe:
     )  # fmt: skip
 
 
-def still(model: nn.Module) -> int:
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    return sum(int(((n.running_var < STILL * n.eps) & (n.bias != 0)).sum()) for n in norms)
+def blind(model: nn.Module) -> int:
+    """Filters of such a network that have weights, but read only channels that are gone."""
+    found, gone = 0, torch.zeros(WIDE, dtype=torch.bool)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
+            weight = layer.weight.detach().flatten(2).any(2)  # [filters, inputs]
+            reads = (weight & (~gone[:, None] if layer.groups > 1 else ~gone)).any(1)
+            found, gone = found + int((weight.any(1) & ~reads).sum()), ~reads
+    return found

@@ -19,12 +19,12 @@ LAYERS = [
     "paper_charts paper_page_tables paper_page_variants paper_page_pictures paper_page paper_text",
     "spelling formats columns table_ranges tables",  # files to tallies: polars
     "reference gap_limits estimate method plan dual_step sample_weights constraint gap_constraint prunable "
-    "filter_norms masks",  # the method: torch
+    "live_channels masks",  # the method: torch
     "methods",
     "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv "
     "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
     "checkpoint predict group_fleet importance fairgrape bias_search class_bias diagnostics trackers",
-    "still_norms identity draws iterates divergence teacher companions heldout compiling per_run loop "
+    "identity draws iterates divergence teacher companions heldout compiling per_run loop "
     "element_wise history resume shared_start lineup fitted training",
     "state_file models data",
     "experiment samples splits leaks selection training_notes biased_runs run_names run_figures result "

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenprune.filter_norms import norms_after
 from evenprune.masks import Masks, SparsityNotReachable, choose, pruned_count, schedule, sparsity_per_run
 from evenprune.models import cifar_resnet56, mlp, mobilenet_v2, resnet34, small_cnn
 from tests.twins.masks import count, pattern_survivors, survivors
@@ -101,10 +100,11 @@ def test_counts_of_the_three_architectures(build: Any, prunable: int, left: dict
     for sparsity, expected in left.items():  # raised step by step, as a schedule does
         masks.prune_(model, sparsity)
         summary = masks.summary()
-        followed = [masks[n] for n in norms_after(model) if n in {layer.name for layer in masks.layers}]
-        empty = sum(int((~mask.flatten(1).any(1)).sum()) for mask in followed)
-        assert (summary.prunable, summary.left) == (prunable, (expected - 2 * empty,))
-        assert summary.silent == (2 * empty,)
+        gone = sum(int((~mask).sum()) for mask in masks.kept().values() if mask.ndim == 1)
+        assert (summary.prunable, summary.left) == (prunable, (expected - gone,))
+        assert summary.silent == (gone,)
+        norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+        assert 2 * sum(int((norm.weight == 0).sum()) for norm in norms) == gone
     nonzero = sum(int(model.get_parameter(layer.name).count_nonzero()) for layer in masks.layers)
     assert nonzero == summary.prunable_left[0]
 

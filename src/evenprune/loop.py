@@ -144,7 +144,7 @@ def build(
         state=constraint.init(plan),
         totals=no_totals(len(runs), train.labels.device),
         now=_empty_epoch(plan, recipe, train),
-        parts=Parts(compiled(forward), weigh, compiled(mask))
+        parts=Parts(compiled(forward), weigh, mask)
         if compiles(network, recipe, train.labels.device)
         else Parts(forward, weigh, mask),
         rest=nobody(len(runs), train.labels.device),

@@ -1,12 +1,14 @@
 """Masks: choose which weights go, keep them at zero, count what is left; and the sparsity schedule.
 
-Every parameter is seen as [runs, weights]: a plain model is one run, a widened model many. A filter without
-weights takes scale and shift of its norm along (filter_norms.py).
+Every parameter is seen as [runs, weights]: a plain model is one run, a widened model many. A filter that
+reads nothing takes scale and shift of its norm along (live_channels.py).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
@@ -14,13 +16,14 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from evenprune.filter_norms import norms_after
+from evenprune.live_channels import Step, left, steps_of, without_norms
 from evenprune.prunable import Layer, layer_of, matches, prunable_names
 
 Scope = Literal["layer", "global"]
 Pattern = tuple[int, int]  # (kept, of): (2, 4) keeps 2 of every 4 neighbours along the input dimension
 Sparsity = float | Sequence[float] | Tensor
 Number = TypeVar("Number", float, Tensor)
+NORM = ("weight", "bias")  # scale and shift
 
 # s · n may land a hair above the whole number it stands for (0.07 · 100 = 7.000000000000001).
 # The product is lowered by this share of itself before it is rounded up.
@@ -45,7 +48,7 @@ class Summary:
     layers: tuple[LayerCount, ...]
     unprunable: int
     runs: int
-    silent: tuple[int, ...]  # scales and shifts of norms that went with their filters, one number per run
+    silent: tuple[int, ...]  # scales and shifts of norms that went with their channels, one number per run
 
     @property
     def prunable(self) -> int:
@@ -132,13 +135,13 @@ class Masks(nn.Module):
     """
 
     def __init__(
-        self, layers: Sequence[Layer], *, runs: int, unprunable: int, norms: Mapping[str, Layer]
+        self, layers: Sequence[Layer], *, runs: int, unprunable: int, steps: Sequence[Step] = ()
     ) -> None:
         super().__init__()
         self.layers = tuple(layers)
         self.runs = runs
         self.unprunable = unprunable
-        self.norms = dict(norms)  # scale or shift of a norm -> the layer whose filters it follows
+        self.steps = tuple(steps)  # how channels depend on each other
         self._kept: list[Tensor] = []  # the masks as numbers
         self._followed: list[tuple[Tensor, int]] = []  # the masks that these were, and in which version
 
@@ -151,25 +154,23 @@ class Masks(nn.Module):
         keep: Sequence[Literal["first", "last"]] = ("first", "last"),
         exclude: Sequence[str] = (),
         include: Sequence[str] = (),
-        norms: Mapping[str, str] | None = None,
+        steps: Sequence[Step] | None = None,
     ) -> Masks:
         """Masks of all ones for the prunable parameters of `model`.
 
         Biases, norms and embeddings are never pruned, nor are the first and the last layer (`keep`), nor
         what matches a name or glob pattern in `exclude` (of a parameter, or of a module that holds it).
         What matches `include` is prunable in spite of those rules; `exclude` has the last word. But scale
-        and shift of a norm go with a filter that has no weight left; `norms` says which norm with which
-        weight, if it is not to be found in the model: of a fleet, norms_after the model it was made of.
+        and shift of a norm go with a filter that reads nothing; `steps` says which, where it is not to be
+        found in the model: of a fleet, steps_of the model it was made of.
         """
         names = prunable_names(model, keep=keep, exclude=exclude, include=include)
         others = [parameter for name, parameter in model.named_parameters() if name not in set(names)]
         unprunable = sum(parameter.numel() for parameter in others) // runs
-        layers = {name: layer_of(model, name, runs=runs) for name in names}
-        after = norms_after(model) if norms is None else norms
-        both = ("weight", "bias")
-        pairs = [(f"{after[name]}.{part}", layers[name]) for name in names if name in after for part in both]
-        followers = {name: layer for name, layer in pairs if not matches(name, exclude)}
-        masks = cls([*layers.values()], runs=runs, unprunable=unprunable, norms=followers)
+        layers = [layer_of(model, name, runs=runs) for name in names]
+        found = steps_of(model) if steps is None else steps
+        stay = functools.partial(_stays, _own_parameters(model) - set(names), exclude)
+        masks = cls(layers, runs=runs, unprunable=unprunable, steps=without_norms(found, stay))
         for name in names:
             ones = torch.ones_like(model.get_parameter(name), dtype=torch.bool, requires_grad=False)
             masks.register_buffer(_key(name), ones)
@@ -218,18 +219,28 @@ class Masks(nn.Module):
     def apply_(self, model: nn.Module) -> None:
         """Set pruned weights to zero, in place; call it after each optimizer step. No wait for the device."""
         if self.layers:
-            weights = self._parameters_of(model, [*self._names(), *self.norms])
+            weights = self._parameters_of(model, [*self._names(), *self._norm_names])
             torch._foreach_mul_(weights, self._factors(weights))
 
     def kept(self) -> dict[str, Tensor]:
-        """Every mask by the name of its parameter: of the weights, and of the norms that follow them."""
+        """Every mask by the name of its parameter: of the weights, and of the norms that go with filters."""
         weights = {name: self[name] for name in self._names()}
-        alive = {layer: self._filters(layer).flatten() for layer in set(self.norms.values())}
-        return weights | {name: alive[layer] for name, layer in self.norms.items()}
+        alive = [channels.flatten() for channels in self._channels().values() for _ in NORM]
+        return weights | dict(zip(self._norm_names, alive, strict=True))
 
-    def _filters(self, layer: Layer) -> Tensor:
-        """Which filters have a weight left. [runs, filters]"""
-        return self._per_run(layer).flatten(2).any(2)
+    def _channels(self) -> dict[str, Tensor]:
+        """Norm -> which of its channels are left. [runs, channels]"""
+        convolutions = {step.weight for step in self.steps}
+        links = {
+            layer.name: self._per_run(layer).flatten(3).any(3)
+            for layer in self.layers
+            if layer.name in convolutions
+        }
+        return left(self.steps, links)
+
+    @functools.cached_property
+    def _norm_names(self) -> list[str]:
+        return [f"{norm}.{part}" for norm in self._channels() for part in NORM]
 
     def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
@@ -238,8 +249,6 @@ class Masks(nn.Module):
         told by their versions: write masks by operations of torch, not through `.data` or NumPy.
         """
         masks = [self[name] for name in self._names()]
-        if torch.compiler.is_compiling():
-            return [*self.kept().values()]
         if torch.is_inference_mode_enabled() or masks[0].is_inference():  # they have no versions
             return [*self.kept().values()]
         if not _same(self._followed, masks):
@@ -269,7 +278,7 @@ class Masks(nn.Module):
     def summary(self) -> Summary:
         left = self._left().tolist()
         counts = [LayerCount(layer.name, layer.size, tuple(left[i])) for i, layer in enumerate(self.layers)]
-        gone = [self._filters(layer).logical_not().sum(1) for layer in self.norms.values()]
+        gone = [len(NORM) * channels.logical_not().sum(1) for channels in self._channels().values()]
         silent = torch.stack(gone).sum(0).tolist() if gone else [0] * self.runs
         return Summary(tuple(counts), unprunable=self.unprunable, runs=self.runs, silent=tuple(silent))
 
@@ -280,7 +289,7 @@ class Masks(nn.Module):
 
     def extract(self, run: int) -> Masks:
         """The masks of one run, for the single model."""
-        single = Masks(self.layers, runs=1, unprunable=self.unprunable, norms=self.norms)
+        single = Masks(self.layers, runs=1, unprunable=self.unprunable, steps=self.steps)
         for layer in self.layers:
             single.register_buffer(_key(layer.name), self._per_run(layer)[run].clone())
         return single
@@ -335,6 +344,19 @@ class Masks(nn.Module):
             if int(alive.reshape(-1, of).sum(-1).min()) < kept:
                 problems.append(f"{layer.name}: some {of} neighbours have fewer than {kept} left already")
         return problems
+
+
+def _own_parameters(model: nn.Module) -> set[str]:
+    """Names of the parameters that have one name only."""
+    every = list(model.named_parameters(remove_duplicate=False))
+    times = Counter(id(parameter) for _, parameter in every)
+    return {name for name, parameter in every if times[id(parameter)] == 1}
+
+
+def _stays(own: set[str], exclude: Sequence[str], norm: str) -> bool:
+    """Whether a norm keeps its scale and shift, whatever its channels do."""
+    names = [f"{norm}.{part}" for part in NORM]
+    return not own.issuperset(names) or any(matches(name, exclude) for name in names)
 
 
 def _count_problems(unit: LayerCount, counts: list[int]) -> list[str]:

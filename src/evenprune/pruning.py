@@ -239,7 +239,7 @@ def _mask_problems(model: nn.Module, runs: Sequence[Run], recipe: Recipe) -> lis
     """Why some run cannot become as sparse as asked, found before the training and not at its 15th epoch."""
     found = []
     try:
-        masks = Masks.of(model, exclude=recipe.exclude)
+        masks = Masks.of(model, exclude=recipe.exclude, steps=())
         for sparsity in sorted({run.sparsity for run in runs if 0 <= run.sparsity < 1}):
             try:
                 masks.check_reachable(sparsity, scope=recipe.scope, pattern=recipe.pattern)

@@ -22,12 +22,12 @@ from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume,
 from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.compiling import compiles
 from evenprune.draws import seed_of
-from evenprune.filter_norms import norms_after
 from evenprune.fitted import Fitted, results
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.identity import identify
 from evenprune.iterates import keep_best, put_back_best
+from evenprune.live_channels import steps_of
 from evenprune.loop import (
     Loop,
     advance,
@@ -41,7 +41,6 @@ from evenprune.per_run import broken
 from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.resume import Memory
-from evenprune.still_norms import settle_
 from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.trackers import Hook, MetricsFiles
@@ -191,9 +190,9 @@ def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -
         recipe=job.recipe,
         train=train,
         reference=memory.reference,
-        masks=Masks.of(
-            network, runs=len(job.crew), exclude=job.recipe.exclude, norms=norms_after(job.model)
-        ).to(job.device),
+        masks=Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude, steps=steps_of(job.model)).to(
+            job.device
+        ),
         teacher=_teacher(job, train),
         folds=job.data.folds,
         **_heldout(job, network, splits, memory),
@@ -345,7 +344,6 @@ def _epoch(
         ):
             _save(loop, memory, job)
     _lay_down_broken(loop, memory, job)
-    settle_(loop.network)
     divergence.end_epoch(loop.rest, loop.network, final=memory.epoch >= recipe.pruning_epochs - 1)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
     wanted = [name for name in answers if due and name not in recipe.only_at_end]

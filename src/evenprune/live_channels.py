@@ -1,0 +1,132 @@
+"""Which channels of a pruned network are left: a filter that reads nothing takes its batch norm along.
+
+A filter whose weights are gone, or read only channels that are gone, makes a channel of zeros. Its norm would
+turn that into its own bias, one value at every pixel of every image, and layers behind it might see nothing
+else: they stand still. In training such norms give their bias. In evaluation they multiply by 1 / √eps = 316
+what the value moved since the running mean was taken, or was rounded by, and the next ones by 316 again; in
+16 bits their gradients are rounding. With scale and shift at zero the channel is gone: in training and in
+evaluation, in every precision and copy of the model.
+
+    a channel of a convolution is left    if a weight that is left reads a channel that is left
+    of a norm, a pooling, a ReLU          if that of its input is (what keeps zeros at zero)
+    of a sum                              if that of one of its terms is
+    of anything else                      always
+
+The paper's table of active parameters leaves out the norms of filters without weights, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_ACTS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh)
+_POOLS = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd)
+_KEEP_ZEROS = (*_ACTS, *_POOLS, nn.Identity, _DropoutNd)
+_ACT_CALLS = (F.relu, F.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardswish, F.tanh, F.dropout)
+_POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d)
+_CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS, torch.relu, torch.relu_, torch.tanh, "relu", "relu_", "tanh")
+_SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+
+
+@dataclass(frozen=True)
+class Step:
+    """How the channels of one value of the network depend on those of others."""
+
+    value: str
+    sources: tuple[str, ...]
+    weight: str | None = None  # of a convolution
+    groups: int = 1
+    norm: str | None = None  # whose scale and shift go with the channel
+
+
+def steps_of(model: nn.Module) -> tuple[Step, ...]:
+    """In the order of the computation; none for a model that cannot be traced (of a fleet, ask the model)."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            graph = fx.Tracer().trace(_bare(model))
+    except Exception:  # whatever a user's forward does with what is not a tensor
+        return ()
+    times = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    return tuple(step for step in (_step(node, model, times) for node in graph.nodes) if step is not None)
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """A copy to be traced, without hooks: nothing of the model itself may change."""
+    bare = copy.deepcopy(model).eval()
+    for module in bare.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return bare
+
+
+def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int]) -> Step | None:
+    if node.op in ("call_function", "call_method"):
+        terms = node.args[:2] if node.target in _SUMS else node.args[:1]
+        sources = tuple(term.name for term in terms if isinstance(term, fx.Node))
+        known = node.target in _SUMS or node.target in _CALLS_KEEP_ZEROS
+        return Step(node.name, sources) if known and sources and len(sources) == len(terms) else None
+    source = node.args[0] if node.args else node.kwargs.get("input")
+    if node.op != "call_module" or not isinstance(source, fx.Node):
+        return None
+    name, sources = str(node.target), (source.name,)
+    module = model.get_submodule(name)
+    if type(module) in _CONVOLUTIONS and (module.bias is None or _only_a_norm_reads(node, model)):
+        return Step(node.name, sources, weight=f"{name}.weight", groups=module.groups)  # type: ignore[arg-type]
+    if isinstance(module, _BatchNorm):
+        return Step(node.name, sources, norm=name) if times[name] == 1 else None
+    return Step(node.name, sources) if isinstance(module, _KEEP_ZEROS) else None
+
+
+def _only_a_norm_reads(node: fx.Node, model: nn.Module) -> bool:
+    norms = [
+        reader.op == "call_module" and isinstance(model.get_submodule(str(reader.target)), _BatchNorm)
+        for reader in node.users
+    ]
+    return norms == [True]
+
+
+def without_norms(steps: Sequence[Step], stay: Any) -> tuple[Step, ...]:
+    """Without the norms for which `stay(name)` is true: behind them all channels are left."""
+    return tuple(step for step in steps if step.norm is None or not stay(step.norm))
+
+
+def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Norm -> which of its channels are left [runs, channels]; norms that nothing is known of are not in it.
+
+    `links` of a convolution's weight: whether a filter has a weight for an input [runs, filters, inputs].
+    """
+    values: dict[str, Tensor] = {}  # those that are not in it are left in all channels
+    norms = {}
+    for step in steps:
+        known = [values[source] for source in step.sources if source in values]
+        if step.weight is not None:
+            if step.weight in links:
+                values[step.value] = _read(links[step.weight], known[0] if known else None, step.groups)
+        elif len(known) == len(step.sources):
+            values[step.value] = functools.reduce(torch.logical_or, known)
+            if step.norm is not None:
+                norms[step.norm] = values[step.value]
+    return norms
+
+
+def _read(links: Tensor, inputs: Tensor | None, groups: int) -> Tensor:
+    """Which filters read a channel that is left. [runs, filters]"""
+    if inputs is None:
+        return links.any(2)
+    runs, filters, _ = links.shape
+    of_groups = inputs.reshape(runs, groups, -1).repeat_interleave(filters // groups, dim=1)
+    return (links & of_groups).any(2)

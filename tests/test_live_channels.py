@@ -1,0 +1,288 @@
+"""A filter that reads nothing takes its norm along: which norms, in which modes, in fleets, in training."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from evenprune import fleet, methods
+from evenprune.live_channels import steps_of
+from evenprune.masks import Masks
+from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
+from evenprune.predict import predict
+from evenprune.recipe import Data, Recipe, Run, Split
+from evenprune.reference import DenseReference
+from evenprune.training import fit
+from tests import still_channels
+
+
+def tiny(seed: int = 0) -> nn.Sequential:
+    """Two convolutions with norms, the middle one depthwise: its filters are the first to lose everything."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 6, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def disturbed(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Norms that have been somewhere: none of their numbers is 0 or 1."""
+    random = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            for tensor in (module.weight.data, module.bias.data, module.running_mean, module.running_var):
+                assert tensor is not None
+                tensor.copy_(torch.rand(tensor.shape, generator=random) + 0.5)
+    return model
+
+
+# --- which norms ---
+
+
+def norms_of(model: nn.Module, **rules: Any) -> set[str]:
+    """Those that can lose channels."""
+    norms = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    return norms & {name.rpartition(".")[0] for name in Masks.of(model, **rules).kept()}
+
+
+class Odd(nn.Module):
+    """Norms that never lose a channel: behind what makes something of zeros, shared, called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shifted = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)
+        self.again, self.twice = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.turned, self.after_turned = nn.ConvTranspose2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.biased, self.behind_relu = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.plain, self.weightless = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4, affine=False)
+        self.one, self.tied = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.other, self.tied_too = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.tied_too.weight = self.tied.weight
+        self.left, self.right, self.summed = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.rows, self.own = nn.Linear(4, 5), nn.BatchNorm1d(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.shifted(torch.sigmoid(self.first(x)))
+        x = self.twice(self.again(self.twice(self.again(x))))
+        x = self.behind_relu(F.relu(self.biased(self.after_turned(self.turned(x)))))
+        x = self.tied_too(self.other(self.tied(self.one(self.weightless(self.plain(x))))))
+        x = self.summed(self.left(x) + self.right(x))  # constants: both have a bias
+        return self.own(self.rows(x.mean(dim=(2, 3))))  # type: ignore[no-any-return]
+
+
+def test_norms_that_never_see_zeros_never_lose_a_channel() -> None:
+    model = Odd()
+    assert norms_of(model, keep=()) == set()
+    Masks.of(model, keep=()).prune_(model, 0.7)
+
+
+class Plain(nn.Module):
+    """Norms that do: behind a convolution with a bias, a sum, an activation and a pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)
+        self.left, self.right = nn.Conv2d(4, 4, 1, bias=False), nn.Conv2d(4, 4, 1, bias=False)
+        self.two, self.third = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1, bias=False)
+        self.three, self.last = nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(self.first(x))
+        x = self.two(self.left(x) + self.right(x))
+        x = F.avg_pool2d(F.relu(self.third(x)), 2)
+        return self.last(self.three(x).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+def test_norms_behind_sums_activations_and_poolings() -> None:
+    model = Plain()
+    assert norms_of(model, keep=()) == {"one", "two", "three"}
+    assert norms_of(model) == {"two", "three"}  # the first layer is never pruned
+    masks = Masks.of(model)
+    for name in ("left.weight", "right.weight"):
+        masks[name][:2] = False  # nothing in channels 0 and 1 of the sum
+    masks["left.weight"][2] = False
+    masks["third.weight"][1, 2:] = False  # a filter that reads these two alone
+    masks["third.weight"][0] = False
+    kept = masks.kept()
+    assert kept["two.weight"].tolist() == kept["two.bias"].tolist() == [False, False, True, True]
+    assert kept["three.weight"].tolist() == [False, False, True, True]
+    assert masks.summary().silent == (8,)
+
+
+def test_the_architectures_may_lose_channels_behind_every_convolution_that_is_pruned() -> None:
+    for model in (mobilenet_v2(5), cifar_resnet56(10), small_cnn()):
+        norms = [n for n, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+        assert norms_of(model) == set(norms[1:])
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = tiny()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) if x.sum() > 0 else self.body(-x)  # type: ignore[no-any-return]
+
+
+def test_a_model_that_cannot_be_traced_keeps_its_norms() -> None:
+    model = Branching()
+    disturbed(model)
+    assert steps_of(model) == ()
+    masks = Masks.of(model)
+    masks.prune_(model, 0.9)
+    assert masks.summary().silent == (0,)
+    assert (model.get_parameter("body.4.weight") != 0).all()
+
+
+class Noted(nn.Module):
+    """Whatever a forward may leave behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.calls = tiny(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls, self.last = self.calls + 1, x
+        if self.training and torch.rand(1) < 0.5:
+            return self.body(x)  # type: ignore[no-any-return]
+        return self.body(x - torch.tensor([0.5]))  # type: ignore[no-any-return]
+
+
+def test_looking_at_a_model_leaves_no_trace_in_it_nor_in_the_random_numbers() -> None:
+    model, heard = Noted(), list[int]()
+    model.body[0].register_forward_hook(lambda *_: heard.append(1))
+    before, state = dict(model.__dict__), torch.get_rng_state()
+    assert len({steps_of(model) for _ in range(4)}) == 1
+    assert model.__dict__ == before
+    assert model.training
+    assert not heard
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_norms_that_are_excluded_or_pruned_themselves_stay() -> None:
+    model = disturbed(tiny())
+    masks = Masks.of(model, exclude=["4"])
+    masks.prune_(model, 0.9)
+    assert not {"4.weight", "4.bias"} & set(masks.kept())
+    assert (model.get_parameter("4.weight") != 0).all()
+    model = disturbed(tiny())
+    both = Masks.of(model, include=["4.weight"])
+    both.prune_(model, 0.85)
+    assert int(both["4.weight"].sum()) == 1
+    assert (model.get_parameter("4.bias") != 0).all()
+
+
+# --- what it does ---
+
+
+@given(st.integers(0, 10_000), st.floats(0.5, 0.97))
+@settings(deadline=None, max_examples=30)
+def test_norms_live_where_their_filters_read_something(seed: int, sparsity: float) -> None:
+    model = disturbed(tiny(seed), seed)
+    before = copy.deepcopy(model.state_dict())
+    masks = Masks.of(model)
+    masks.prune_(model, sparsity)
+    depthwise, pointwise = (model.get_parameter(f"{layer}.weight") for layer in (3, 6))
+    alive = {"4": [bool(depthwise[row].any()) for row in range(8)]}
+    alive["7"] = [any(alive["4"][i] and bool(pointwise[row, i].any()) for i in range(8)) for row in range(6)]
+    for norm, rows in alive.items():
+        for part in ("weight", "bias"):
+            for row, lives in enumerate(rows):
+                kept = before[f"{norm}.{part}"][row] if lives else 0
+                assert model.get_parameter(f"{norm}.{part}")[row] == kept
+    assert masks.summary().silent == (2 * sum(rows.count(False) for rows in alive.values()),)
+    nonzero = sum(int(p.count_nonzero()) for p in model.parameters())
+    assert masks.summary().left == (nonzero,)  # nothing that is left is zero by chance
+
+
+def test_a_channel_that_is_gone_is_zero_in_every_mode_and_precision() -> None:
+    model = disturbed(tiny())
+    masks = Masks.of(model)
+    masks.prune_(model, 0.9)
+    empty = ~masks["3.weight"].flatten(1).any(1)
+    assert 2 <= int(empty.sum()) < 8
+    for training in (True, False):
+        for dtype in (torch.float32, torch.bfloat16):
+            half = copy.deepcopy(model[:5]).train(training).to(dtype)
+            assert not half(torch.randn(4, 1, 6, 6, dtype=dtype))[:, empty].any()
+
+
+def test_what_left_no_trace_in_exact_arithmetic_leaves_none_now() -> None:
+    """The next norm removes constants that a 1×1 convolution adds up: with and without them is the same."""
+    model = disturbed(tiny()).double()
+    plain, silent = copy.deepcopy(model), copy.deepcopy(model)
+    for one, stay in ((plain, ["4", "7"]), (silent, ["7"])):
+        Masks.of(one, exclude=stay).prune_(one, 0.9)
+    inputs = torch.randn(16, 1, 6, 6, dtype=torch.double)
+    assert (plain[4].bias != silent[4].bias).any()
+    torch.testing.assert_close(plain.train()(inputs), silent.train()(inputs))
+
+
+def test_a_fleet_silences_each_run_by_its_own_filters() -> None:
+    model = disturbed(tiny())
+    wide = fleet.widen(model, 3, sample_input=torch.randn(2, 1, 6, 6))
+    fleet.load_(wide, [disturbed(tiny(seed), seed) for seed in range(3)])
+    masks = Masks.of(wide, runs=3, steps=steps_of(model))
+    masks.prune_(wide, [0.5, 0.9, 0.95])
+    for run, sparsity in enumerate((0.5, 0.9, 0.95)):
+        alone = disturbed(tiny(run), run)
+        own = Masks.of(alone)
+        own.prune_(alone, sparsity)
+        together = fleet.extract(wide, run).state_dict()
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(together[name], tensor), name
+        assert masks.summary().silent[run] == own.summary().silent[0]
+        assert masks.extract(run).summary() == own.summary()
+
+
+def data(samples: int = 96) -> Data:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(samples) % 3
+    inputs = torch.randn(samples, 1, 6, 6, generator=random) + labels.view(-1, 1, 1, 1)
+    split = Split(inputs=inputs, labels=labels, groups=labels)
+    right = torch.ones(samples)
+    reference = DenseReference.from_outcomes(
+        correct=right, losses=right, groups=labels, names=("a", "b", "c")
+    )
+    return Data(train=split, evaluate={"train": split}, reference=reference)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_training_does_not_bring_them_back(runs: int) -> None:
+    recipe = Recipe(epochs=6, pruning_epochs=3, batch_size=16, compile=False)
+    asked = [Run(method=methods.nft(), sparsity=0.9, seed=seed) for seed in range(runs)]
+    for one in fit(tiny(), data(), runs=asked, recipe=recipe):
+        for name, mask in one.masks.kept().items():
+            values: Any = one.model.get_parameter(name)
+            assert not values[~mask].any()
+            assert values[mask].all()
+        assert one.masks.summary().silent[0] > 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_pruned_models_answer_alike_in_training_and_evaluation_and_in_every_precision(together: bool) -> None:
+    """With all their norms, filters that read constants made up to 100 % of the answers differ."""
+    runs = [Run(method=methods.nft(), sparsity=0.93, seed=seed) for seed in (0, 2, 3)]
+    problem, blind, spread = still_channels.data(), 0, 0
+    for own in [runs] if together else [[run] for run in runs]:
+        for one in fit(still_channels.narrow(), problem, runs=own, recipe=still_channels.recipe(0.05)):
+            with torch.no_grad():
+                by_batch = copy.deepcopy(one.model).train()(problem.train.inputs).argmax(1)
+            whole = predict(one.model, problem.train).predictions
+            half = predict(one.model, problem.train, precision="bfloat16").predictions
+            assert (whole == by_batch).float().mean() > 0.8  # running statistics lag behind
+            assert (whole == half).float().mean() > 0.95
+            blind += still_channels.blind(one.model)
+            spread += len(whole.unique()) > 1
+    assert blind > 0  # else this shows nothing
+    assert spread > 1
