@@ -221,14 +221,16 @@ def test_no_gradient_passes_through_still_channels_on_the_device() -> None:
 
 def test_pruned_fleets_answer_alike_in_every_precision_on_the_device() -> None:
     runs = [Run(method=methods.nft(), sparsity=0.93, seed=seed) for seed in range(3)]
-    problem = still_channels.data()
-    for one in fit(
-        still_channels.narrow(), problem, runs=runs, recipe=still_channels.recipe(0.05), device="cuda"
-    ):
-        assert still_channels.blind(one.model) > 0  # else this shows nothing
-        for precision in ("float32", "bfloat16"):
-            answers = predict(one.model, problem.train, precision=precision).predictions
-            assert (answers == one.predictions["train"].predictions).float().mean() > 0.95
+    model, problem, recipe = still_channels.narrow(), still_channels.data(), still_channels.recipe(0.05)
+    found = fit(model, problem, runs=runs, recipe=recipe, device="cuda")
+    assert sum(still_channels.blind(one.model) for one in found) > 0  # else this shows nothing
+    for one in found:
+        here = one.predictions["train"].predictions
+        for answers in (
+            predict(one.model, problem.train),
+            predict(one.model, problem.train, precision="bfloat16"),
+        ):
+            assert (answers.predictions == here).float().mean() > 0.95
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -39,7 +39,7 @@ _KEEP_ZEROS = (*_ACTS, *_POOLS, nn.Identity, _DropoutNd)
 _ACT_CALLS = (F.relu, F.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardswish, F.tanh, F.dropout)
 _POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d)
 _CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS, torch.relu, torch.relu_, torch.tanh, "relu", "relu_", "tanh")
-_SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_SUMS = (operator.add, torch.add, "add")  # as += is traced, too
 
 
 @dataclass(frozen=True)

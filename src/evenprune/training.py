@@ -184,15 +184,15 @@ def _fit_fleet(job: Job) -> list[Fitted]:
 def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -> Loop:
     """Of all that train, before the first step."""
     network = lineup.dense_network(job.model, job.data, job.crew, job.recipe, device=job.device)
+    steps = steps_of(job.model)
+    masks = Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude, steps=steps)
     return build(
         network,
         runs=job.crew,
         recipe=job.recipe,
         train=train,
         reference=memory.reference,
-        masks=Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude, steps=steps_of(job.model)).to(
-            job.device
-        ),
+        masks=masks.to(job.device),
         teacher=_teacher(job, train),
         folds=job.data.folds,
         **_heldout(job, network, splits, memory),
