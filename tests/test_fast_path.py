@@ -101,7 +101,7 @@ def test_every_fleet_is_compiled(
     runs = [Run(method=methods.nft(), sparsity=0.5, seed=seed) for seed in range(6)]
     with torch._dynamo.config.patch(recompile_limit=2):
         fit(*problem, runs=runs, recipe=recipe(epochs=1, pruning_epochs=1, compile=True, fleet_size=2))
-    assert len(compilations) >= 6  # forward and mask of three fleets
+    assert len(compilations) >= 3  # forward of three fleets
 
 
 @pytest.mark.parametrize("steps", [1, 2, 100])
