@@ -18,10 +18,10 @@ from evenprune.live_channels import steps_of
 from evenprune.masks import Masks
 from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import predict
-from evenprune.recipe import Data, Recipe, Run, Split
-from evenprune.reference import DenseReference
+from evenprune.recipe import Recipe, Run
 from evenprune.training import fit
 from tests import still_channels
+from tests.training_cases import Branching
 
 
 def tiny(seed: int = 0) -> nn.Sequential:
@@ -125,23 +125,13 @@ def test_the_architectures_may_lose_channels_behind_every_convolution_that_is_pr
         assert norms_of(model) == set(norms[1:])
 
 
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = tiny()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) if x.sum() > 0 else self.body(-x)  # type: ignore[no-any-return]
-
-
 def test_a_model_that_cannot_be_traced_keeps_its_norms() -> None:
-    model = Branching()
-    disturbed(model)
+    model = disturbed(Branching())
     assert steps_of(model) == ()
     masks = Masks.of(model)
     masks.prune_(model, 0.9)
     assert masks.summary().silent == (0,)
-    assert (model.get_parameter("body.4.weight") != 0).all()
+    assert (model.get_parameter("layers.4.weight") != 0).all()
 
 
 class Noted(nn.Module):
@@ -245,23 +235,11 @@ def test_a_fleet_silences_each_run_by_its_own_filters() -> None:
         assert masks.extract(run).summary() == own.summary()
 
 
-def data(samples: int = 96) -> Data:
-    random = torch.Generator().manual_seed(0)
-    labels = torch.arange(samples) % 3
-    inputs = torch.randn(samples, 1, 6, 6, generator=random) + labels.view(-1, 1, 1, 1)
-    split = Split(inputs=inputs, labels=labels, groups=labels)
-    right = torch.ones(samples)
-    reference = DenseReference.from_outcomes(
-        correct=right, losses=right, groups=labels, names=("a", "b", "c")
-    )
-    return Data(train=split, evaluate={"train": split}, reference=reference)
-
-
 @pytest.mark.parametrize("runs", [1, 2])
 def test_training_does_not_bring_them_back(runs: int) -> None:
     recipe = Recipe(epochs=6, pruning_epochs=3, batch_size=16, compile=False)
     asked = [Run(method=methods.nft(), sparsity=0.9, seed=seed) for seed in range(runs)]
-    for one in fit(tiny(), data(), runs=asked, recipe=recipe):
+    for one in fit(tiny(), still_channels.data(), runs=asked, recipe=recipe):
         for name, mask in one.masks.kept().items():
             values: Any = one.model.get_parameter(name)
             assert not values[~mask].any()

@@ -23,7 +23,6 @@ import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -97,11 +96,6 @@ def _only_a_norm_reads(node: fx.Node, model: nn.Module) -> bool:
         for reader in node.users
     ]
     return norms == [True]
-
-
-def without_norms(steps: Sequence[Step], stay: Any) -> tuple[Step, ...]:
-    """Without the norms for which `stay(name)` is true: behind them all channels are left."""
-    return tuple(step for step in steps if step.norm is None or not stay(step.norm))
 
 
 def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor]:

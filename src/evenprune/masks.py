@@ -16,14 +16,13 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from evenprune.live_channels import Step, left, steps_of, without_norms
+from evenprune.live_channels import Step, left, steps_of
 from evenprune.prunable import Layer, layer_of, matches, prunable_names
 
 Scope = Literal["layer", "global"]
 Pattern = tuple[int, int]  # (kept, of): (2, 4) keeps 2 of every 4 neighbours along the input dimension
 Sparsity = float | Sequence[float] | Tensor
 Number = TypeVar("Number", float, Tensor)
-NORM = ("weight", "bias")  # scale and shift
 
 # s · n may land a hair above the whole number it stands for (0.07 · 100 = 7.000000000000001).
 # The product is lowered by this share of itself before it is rounded up.
@@ -169,8 +168,9 @@ class Masks(nn.Module):
         unprunable = sum(parameter.numel() for parameter in others) // runs
         layers = [layer_of(model, name, runs=runs) for name in names]
         found = steps_of(model) if steps is None else steps
-        stay = functools.partial(_stays, _own_parameters(model) - set(names), exclude)
-        masks = cls(layers, runs=runs, unprunable=unprunable, steps=without_norms(found, stay))
+        free = {n for n in _untied(model) if n not in names and not matches(n, exclude)}
+        goes = [step for step in found if step.norm is None or free.issuperset(_scale_and_shift(step.norm))]
+        masks = cls(layers, runs=runs, unprunable=unprunable, steps=goes)
         for name in names:
             ones = torch.ones_like(model.get_parameter(name), dtype=torch.bool, requires_grad=False)
             masks.register_buffer(_key(name), ones)
@@ -225,8 +225,9 @@ class Masks(nn.Module):
     def kept(self) -> dict[str, Tensor]:
         """Every mask by the name of its parameter: of the weights, and of the norms that go with filters."""
         weights = {name: self[name] for name in self._names()}
-        alive = [channels.flatten() for channels in self._channels().values() for _ in NORM]
-        return weights | dict(zip(self._norm_names, alive, strict=True))
+        for norm, channels in self._channels().items():
+            weights |= dict.fromkeys(_scale_and_shift(norm), channels.flatten())
+        return weights
 
     def _channels(self) -> dict[str, Tensor]:
         """Norm -> which of its channels are left. [runs, channels]"""
@@ -240,7 +241,7 @@ class Masks(nn.Module):
 
     @functools.cached_property
     def _norm_names(self) -> list[str]:
-        return [f"{norm}.{part}" for norm in self._channels() for part in NORM]
+        return [name for norm in self._channels() for name in _scale_and_shift(norm)]
 
     def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
@@ -278,7 +279,9 @@ class Masks(nn.Module):
     def summary(self) -> Summary:
         left = self._left().tolist()
         counts = [LayerCount(layer.name, layer.size, tuple(left[i])) for i, layer in enumerate(self.layers)]
-        gone = [len(NORM) * channels.logical_not().sum(1) for channels in self._channels().values()]
+        gone = [
+            2 * channels.logical_not().sum(1) for channels in self._channels().values()
+        ]  # scale and shift
         silent = torch.stack(gone).sum(0).tolist() if gone else [0] * self.runs
         return Summary(tuple(counts), unprunable=self.unprunable, runs=self.runs, silent=tuple(silent))
 
@@ -346,17 +349,15 @@ class Masks(nn.Module):
         return problems
 
 
-def _own_parameters(model: nn.Module) -> set[str]:
+def _untied(model: nn.Module) -> set[str]:
     """Names of the parameters that have one name only."""
     every = list(model.named_parameters(remove_duplicate=False))
     times = Counter(id(parameter) for _, parameter in every)
     return {name for name, parameter in every if times[id(parameter)] == 1}
 
 
-def _stays(own: set[str], exclude: Sequence[str], norm: str) -> bool:
-    """Whether a norm keeps its scale and shift, whatever its channels do."""
-    names = [f"{norm}.{part}" for part in NORM]
-    return not own.issuperset(names) or any(matches(name, exclude) for name in names)
+def _scale_and_shift(norm: str) -> tuple[str, str]:
+    return f"{norm}.weight", f"{norm}.bias"
 
 
 def _count_problems(unit: LayerCount, counts: list[int]) -> list[str]:

@@ -47,9 +47,8 @@ class Summary:
     audited: int  # runs with a noise floor
     beyond: int  # of these with max ψ above its range
     image_sizes: tuple[int, ...] = ()  # sides in pixels, where the paper's images were larger or smaller
-    dense: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # accuracy here, the paper's; by split
+    # Accuracy of the dense model here, and of the paper's; by split.
+    dense: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
