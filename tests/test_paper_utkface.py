@@ -532,6 +532,12 @@ def test_the_dense_model_stands_beside_the_papers(report: paper_comparison.Paper
     said = paper_wording.summary_sentences(report)
     assert any(line.startswith(f"UTKFace race / race, before any pruning: {told}") for line in said)
     assert f"Before any pruning: {told}" in paper_page.to_html(report)
+    twice = replace(own, task=utkface.CROSSED)  # the same model: said once
+    both = paper_wording.summary_sentences(replace(report, summaries=(own, twice)))
+    titles = "UTKFace race / race and UTKFace race / race × gender"
+    assert [line for line in both if "before any" in line] == [
+        f"{titles}, before any pruning: {told} (by its groups' accuracies)."
+    ]
     others = [summary for summary in report.summaries if not summary.dense]
     assert all(paper_wording.dense_note(report, summary.task) == "" for summary in others)
 

@@ -242,11 +242,20 @@ def _size_sentences(ran: Sequence[Summary]) -> list[str]:
     return [f"{DATASETS.get(name, visible(name))}: {note}." for name, note in notes.items()]
 
 
+def _dense_sentences(ran: Sequence[Summary]) -> list[str]:
+    """One for the tasks that start from equally accurate models: often it is the same model."""
+    alike: dict[str, list[str]] = {}
+    for summary in ran:
+        if "test" in summary.dense:
+            alike.setdefault(_dense(summary), []).append(short_title(summary.task))
+    return [f"{listed(titles)}, before any pruning: {told}." for told, titles in alike.items()]
+
+
 def summary_sentences(report: PaperReport) -> list[str]:
     ran = [summary for summary in report.summaries if summary.ran]
     said = [_feasible_sentence(summary) for summary in ran if summary.feasible]
     said += _size_sentences(ran)
-    said += [f"{short_title(s.task)}, before any pruning: {_dense(s)}." for s in ran if "test" in s.dense]
+    said += _dense_sentences(ran)
     compared, apart = sum(s.compared for s in ran), sum(s.apart for s in ran)
     if compared:
         said.append(
