@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from evenprune.recipe import Data, Recipe, Split
@@ -27,14 +27,33 @@ def narrow() -> nn.Sequential:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDE, 3))
 
 
+def perceptron() -> nn.Sequential:
+    """Six linear layers with norms between them."""
+    torch.manual_seed(0)
+    parts = [[nn.Linear(40 if i == 0 else 64, 64), nn.BatchNorm1d(64), nn.ReLU()] for i in range(6)]
+    return nn.Sequential(*(part for layer in parts for part in layer), nn.Linear(64, 5))
+
+
 def data(samples: int = 240) -> Data:
     random = torch.Generator().manual_seed(0)
     labels = torch.arange(samples) % 3
     inputs = torch.randn(samples, 1, 8, 8, generator=random)
     inputs[:, :, :, 3] += labels.view(-1, 1, 1) - 1.0
-    split = Split(inputs=inputs, labels=labels, groups=labels)
-    right = torch.ones(samples)
-    dense = DenseReference.from_outcomes(correct=right, losses=right, groups=labels, names=("a", "b", "c"))
+    return _problem(inputs, labels)
+
+
+def features(samples: int = 2000) -> Data:
+    """Five clouds that overlap."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(samples) % 5
+    middles = 0.35 * torch.randn(5, 40, generator=random)
+    return _problem(torch.randn(samples, 40, generator=random) + middles[labels], labels)
+
+
+def _problem(inputs: Tensor, labels: Tensor) -> Data:
+    split, right = Split(inputs=inputs, labels=labels, groups=labels), torch.ones(len(labels))
+    names = tuple("abcde"[: int(labels.max()) + 1])
+    dense = DenseReference.from_outcomes(correct=right, losses=right, groups=labels, names=names)
     return Data(train=split, evaluate={"train": split}, reference=dense)
 
 

@@ -31,7 +31,7 @@ def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recip
         "recipe": checkpoint.describe(settings),
         "model": {name: [str(t.dtype), list(t.shape)] for name, t in weights.items()},
         "structure": checkpoint.structure(model),
-        "norms": "pruned with filters that read nothing",  # in folders of before, they were not
+        "norms": "pruned with filters and features that read nothing",  # in folders of before, they were not
         "dense weights": _weights_digest(model),
         "groups": list(data.reference.names),
         "training data": checkpoint.describe(data.train),

@@ -8,6 +8,7 @@ what the value moved since the running mean was taken, or was rounded by, and th
 evaluation, in every precision and copy of the model.
 
     a channel of a convolution is left    if a weight that is left reads a channel that is left
+    a feature of a linear layer           the same, where a norm alone reads it; flattened channels are many
     of a norm, a pooling, a ReLU          if that of its input is (what keeps zeros at zero)
     of a sum                              if that of one of its terms is
     of anything else                      always
@@ -39,6 +40,7 @@ _ACT_CALLS = (F.relu, F.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.h
 _POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d)
 _CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS, torch.relu, torch.relu_, torch.tanh, "relu", "relu_", "tanh")
 _SUMS = (operator.add, torch.add, "add")  # as += is traced, too
+_FLATTENS = (torch.flatten, "flatten")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Step:
 
     value: str
     sources: tuple[str, ...]
-    weight: str | None = None  # of a convolution
+    weight: str | None = None  # of a convolution or a linear layer
     groups: int = 1
     norm: str | None = None  # whose scale and shift go with the channel
 
@@ -77,31 +79,52 @@ def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int]) -> Step | N
         terms = node.args[:2] if node.target in _SUMS else node.args[:1]
         sources = tuple(term.name for term in terms if isinstance(term, fx.Node))
         known = node.target in _SUMS or node.target in _CALLS_KEEP_ZEROS
+        if node.target in _FLATTENS and node.args[1:] == (1,):
+            known = _only_linear_layers_read(node, model)
         return Step(node.name, sources) if known and sources and len(sources) == len(terms) else None
     source = node.args[0] if node.args else node.kwargs.get("input")
     if node.op != "call_module" or not isinstance(source, fx.Node):
         return None
     name, sources = str(node.target), (source.name,)
     module = model.get_submodule(name)
-    if type(module) in _CONVOLUTIONS and (module.bias is None or _only_a_norm_reads(node, model)):
-        return Step(node.name, sources, weight=f"{name}.weight", groups=module.groups)  # type: ignore[arg-type]
+    if _counts_inputs(module, _readers(node, model)):
+        groups = getattr(module, "groups", 1)
+        return Step(node.name, sources, weight=f"{name}.weight", groups=groups)
     if isinstance(module, _BatchNorm):
         return Step(node.name, sources, norm=name) if times[name] == 1 else None
+    if isinstance(module, nn.Flatten) and module.start_dim == 1 and _only_linear_layers_read(node, model):
+        return Step(node.name, sources)
     return Step(node.name, sources) if isinstance(module, _KEEP_ZEROS) else None
 
 
-def _only_a_norm_reads(node: fx.Node, model: nn.Module) -> bool:
-    norms = [
-        reader.op == "call_module" and isinstance(model.get_submodule(str(reader.target)), _BatchNorm)
+def _counts_inputs(module: nn.Module, readers: Sequence[nn.Module | None]) -> bool:
+    """Whether what a layer makes of nothing is nothing, or is made so by the norm that alone reads it.
+
+    Features of a linear layer are the channels of the norm behind it for inputs [batch, features]; those of
+    sequences are seldom as many as the steps that the norm would count there.
+    """
+    norm = readers[0] if len(readers) == 1 else None
+    if type(module) is nn.Linear:
+        return isinstance(norm, nn.BatchNorm1d) and norm.num_features == module.out_features
+    return type(module) in _CONVOLUTIONS and (module.bias is None or isinstance(norm, _BatchNorm))
+
+
+def _only_linear_layers_read(node: fx.Node, model: nn.Module) -> bool:
+    return all(type(reader) is nn.Linear for reader in _readers(node, model))
+
+
+def _readers(node: fx.Node, model: nn.Module) -> list[nn.Module | None]:
+    """The modules that read a value; None for whatever else does."""
+    return [
+        model.get_submodule(str(reader.target)) if reader.op == "call_module" else None
         for reader in node.users
     ]
-    return norms == [True]
 
 
 def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Norm -> which of its channels are left [runs, channels]; norms that nothing is known of are not in it.
 
-    `links` of a convolution's weight: whether a filter has a weight for an input [runs, filters, inputs].
+    `links` of a layer's weight: whether a filter has a weight for an input [runs, filters, inputs].
     """
     values: dict[str, Tensor] = {}  # those that are not in it are left in all channels
     norms = {}
@@ -119,8 +142,9 @@ def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _read(links: Tensor, inputs: Tensor | None, groups: int) -> Tensor:
     """Which filters read a channel that is left. [runs, filters]"""
-    if inputs is None:
+    runs, filters, own = links.shape
+    if inputs is None or own * groups % inputs.shape[1]:  # a linear layer along another dimension
         return links.any(2)
-    runs, filters, _ = links.shape
+    inputs = inputs.repeat_interleave(own * groups // inputs.shape[1], dim=1)  # pixels of flattened channels
     of_groups = inputs.reshape(runs, groups, -1).repeat_interleave(filters // groups, dim=1)
     return (links & of_groups).any(2)

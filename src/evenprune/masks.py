@@ -231,11 +231,11 @@ class Masks(nn.Module):
 
     def _channels(self) -> dict[str, Tensor]:
         """Norm -> which of its channels are left. [runs, channels]"""
-        convolutions = {step.weight for step in self.steps}
+        weights = {step.weight for step in self.steps}
         links = {
-            layer.name: self._per_run(layer).flatten(3).any(3)
+            layer.name: self._per_run(layer).unsqueeze(-1).flatten(3).any(3)
             for layer in self.layers
-            if layer.name in convolutions
+            if layer.name in weights
         }
         return left(self.steps, links)
 
