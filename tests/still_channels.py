@@ -27,11 +27,14 @@ def narrow() -> nn.Sequential:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDE, 3))
 
 
-def perceptron() -> nn.Sequential:
-    """Six linear layers with norms between them."""
+def perceptron(*, norm_first: bool) -> nn.Sequential:
+    """Six linear layers with norms between them, before the activations or after them."""
     torch.manual_seed(0)
-    parts = [[nn.Linear(40 if i == 0 else 64, 64), nn.BatchNorm1d(64), nn.ReLU()] for i in range(6)]
-    return nn.Sequential(*(part for layer in parts for part in layer), nn.Linear(64, 5))
+    parts: list[nn.Module] = []
+    for inputs in (40, 64, 64, 64, 64, 64):
+        norm, act = nn.BatchNorm1d(64), nn.ReLU()
+        parts += [nn.Linear(inputs, 64), *((norm, act) if norm_first else (act, norm))]
+    return nn.Sequential(*parts, nn.Linear(64, 5))
 
 
 def data(samples: int = 240) -> Data:

@@ -1,4 +1,4 @@
-"""Which channels of a pruned network are left: a filter that reads nothing takes its batch norm along.
+"""Which channels of a pruned network are left: a filter that reads nothing takes bias and batch norm along.
 
 A filter whose weights are gone, or read only channels that are gone, makes a channel of zeros. Its norm would
 turn that into its own bias, one value at every pixel of every image, and layers behind it might see nothing
@@ -8,7 +8,7 @@ what the value moved since the running mean was taken, or was rounded by, and th
 evaluation, in every precision and copy of the model.
 
     a channel of a convolution is left    if a weight that is left reads a channel that is left
-    a feature of a linear layer           the same, where a norm alone reads it; flattened channels are many
+    a feature of a linear layer           the same, if a norm is behind it (a flattened channel is many)
     of a norm, a pooling, a ReLU          if that of its input is (what keeps zeros at zero)
     of a sum                              if that of one of its terms is
     of anything else                      always
@@ -32,7 +32,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _ACTS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh)
 _POOLS = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd)
 _KEEP_ZEROS = (*_ACTS, *_POOLS, nn.Identity, _DropoutNd)
@@ -51,7 +51,7 @@ class Step:
     sources: tuple[str, ...]
     weight: str | None = None  # of a convolution or a linear layer
     groups: int = 1
-    norm: str | None = None  # whose scale and shift go with the channel
+    goes: tuple[str, ...] = ()  # parameters that go with the channel: a bias, a norm's scale and shift
 
 
 def steps_of(model: nn.Module) -> tuple[Step, ...]:
@@ -87,57 +87,79 @@ def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int]) -> Step | N
         return None
     name, sources = str(node.target), (source.name,)
     module = model.get_submodule(name)
-    if _counts_inputs(module, _readers(node, model)):
-        groups = getattr(module, "groups", 1)
-        return Step(node.name, sources, weight=f"{name}.weight", groups=groups)
+    if type(module) in _LAYERS:
+        return _layer_step(node, sources, model, times)
     if isinstance(module, _BatchNorm):
-        return Step(node.name, sources, norm=name) if times[name] == 1 else None
+        return Step(node.name, sources, goes=scale_and_shift(name)) if times[name] == 1 else None
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and _only_linear_layers_read(node, model):
         return Step(node.name, sources)
     return Step(node.name, sources) if isinstance(module, _KEEP_ZEROS) else None
 
 
-def _counts_inputs(module: nn.Module, readers: Sequence[nn.Module | None]) -> bool:
-    """Whether what a layer makes of nothing is nothing, or is made so by the norm that alone reads it.
+def _layer_step(
+    node: fx.Node, sources: tuple[str, ...], model: nn.Module, times: Mapping[str, int]
+) -> Step | None:
+    """Of a convolution or linear layer; without a norm behind it, a bias stays, and so does its channel.
 
     Features of a linear layer are the channels of the norm behind it for inputs [batch, features]; those of
     sequences are seldom as many as the steps that the norm would count there.
     """
-    norm = readers[0] if len(readers) == 1 else None
-    if type(module) is nn.Linear:
-        return isinstance(norm, nn.BatchNorm1d) and norm.num_features == module.out_features
-    return type(module) in _CONVOLUTIONS and (module.bias is None or isinstance(norm, _BatchNorm))
+    name = str(node.target)
+    module, norm = model.get_submodule(name), _norm_behind(node, model)
+    features = isinstance(norm, nn.BatchNorm1d) and norm.num_features == getattr(module, "out_features", 0)
+    if type(module) is nn.Linear and not features:
+        return None
+    if module.bias is not None and (norm is None or times[name] > 1):
+        return None
+    goes = () if module.bias is None else (f"{name}.bias",)
+    return Step(node.name, sources, weight=f"{name}.weight", groups=getattr(module, "groups", 1), goes=goes)
+
+
+def _norm_behind(node: fx.Node, model: nn.Module) -> nn.Module | None:
+    """The norm that alone sees a value, as it is or after what keeps zeros at zero."""
+    while len(node.users) == 1:
+        (node,) = node.users
+        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, _BatchNorm):
+            return module
+        if not isinstance(module, _KEEP_ZEROS) and (
+            module is not None or node.target not in _CALLS_KEEP_ZEROS
+        ):
+            return None
+    return None
 
 
 def _only_linear_layers_read(node: fx.Node, model: nn.Module) -> bool:
-    return all(type(reader) is nn.Linear for reader in _readers(node, model))
-
-
-def _readers(node: fx.Node, model: nn.Module) -> list[nn.Module | None]:
-    """The modules that read a value; None for whatever else does."""
-    return [
-        model.get_submodule(str(reader.target)) if reader.op == "call_module" else None
-        for reader in node.users
+    modules = [
+        reader.op == "call_module" and model.get_submodule(str(reader.target)) for reader in node.users
     ]
+    return all(type(module) is nn.Linear for module in modules)
+
+
+def scale_and_shift(norm: str) -> tuple[str, str]:
+    return f"{norm}.weight", f"{norm}.bias"
 
 
 def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Norm -> which of its channels are left [runs, channels]; norms that nothing is known of are not in it.
+    """Parameter that goes with channels -> which of these are left [runs, channels]; if anything is known.
 
     `links` of a layer's weight: whether a filter has a weight for an input [runs, filters, inputs].
     """
     values: dict[str, Tensor] = {}  # those that are not in it are left in all channels
-    norms = {}
+    parameters: dict[str, Tensor] = {}
     for step in steps:
         known = [values[source] for source in step.sources if source in values]
         if step.weight is not None:
-            if step.weight in links:
-                values[step.value] = _read(links[step.weight], known[0] if known else None, step.groups)
+            if step.weight not in links:
+                continue
+            channels = _read(links[step.weight], known[0] if known else None, step.groups)
         elif len(known) == len(step.sources):
-            values[step.value] = functools.reduce(torch.logical_or, known)
-            if step.norm is not None:
-                norms[step.norm] = values[step.value]
-    return norms
+            channels = functools.reduce(torch.logical_or, known)
+        else:
+            continue
+        values[step.value] = channels
+        parameters |= dict.fromkeys(step.goes, channels)
+    return parameters
 
 
 def _read(links: Tensor, inputs: Tensor | None, groups: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Masks: choose which weights go, keep them at zero, count what is left; and the sparsity schedule.
 
 Every parameter is seen as [runs, weights]: a plain model is one run, a widened model many. A filter that
-reads nothing takes scale and shift of its norm along (live_channels.py).
+reads nothing takes its bias, and scale and shift of its norm, along (live_channels.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Summary:
     layers: tuple[LayerCount, ...]
     unprunable: int
     runs: int
-    silent: tuple[int, ...]  # scales and shifts of norms that went with their channels, one number per run
+    silent: tuple[int, ...]  # biases, and scales and shifts of norms, that went with their channels, per run
 
     @property
     def prunable(self) -> int:
@@ -159,9 +159,9 @@ class Masks(nn.Module):
 
         Biases, norms and embeddings are never pruned, nor are the first and the last layer (`keep`), nor
         what matches a name or glob pattern in `exclude` (of a parameter, or of a module that holds it).
-        What matches `include` is prunable in spite of those rules; `exclude` has the last word. But scale
-        and shift of a norm go with a filter that reads nothing; `steps` says which, where it is not to be
-        found in the model: of a fleet, steps_of the model it was made of.
+        What matches `include` is prunable in spite of those rules; `exclude` has the last word. But its bias,
+        and scale and shift of its norm, go with a filter that reads nothing; `steps` says which, where it is
+        not to be found in the model: of a fleet, steps_of the model it was made of.
         """
         names = prunable_names(model, keep=keep, exclude=exclude, include=include)
         others = [parameter for name, parameter in model.named_parameters() if name not in set(names)]
@@ -169,7 +169,7 @@ class Masks(nn.Module):
         layers = [layer_of(model, name, runs=runs) for name in names]
         found = steps_of(model) if steps is None else steps
         free = {n for n in _untied(model) if n not in names and not matches(n, exclude)}
-        goes = [step for step in found if step.norm is None or free.issuperset(_scale_and_shift(step.norm))]
+        goes = [step for step in found if free.issuperset(step.goes)]
         masks = cls(layers, runs=runs, unprunable=unprunable, steps=goes)
         for name in names:
             ones = torch.ones_like(model.get_parameter(name), dtype=torch.bool, requires_grad=False)
@@ -219,18 +219,16 @@ class Masks(nn.Module):
     def apply_(self, model: nn.Module) -> None:
         """Set pruned weights to zero, in place; call it after each optimizer step. No wait for the device."""
         if self.layers:
-            weights = self._parameters_of(model, [*self._names(), *self._norm_names])
+            weights = self._parameters_of(model, [*self._names(), *self._followers])
             torch._foreach_mul_(weights, self._factors(weights))
 
     def kept(self) -> dict[str, Tensor]:
-        """Every mask by the name of its parameter: of the weights, and of the norms that go with filters."""
+        """Every mask by the name of its parameter: of the weights, and, flat, of what goes with filters."""
         weights = {name: self[name] for name in self._names()}
-        for norm, channels in self._channels().items():
-            weights |= dict.fromkeys(_scale_and_shift(norm), channels.flatten())
-        return weights
+        return weights | {name: channels.flatten() for name, channels in self._channels().items()}
 
     def _channels(self) -> dict[str, Tensor]:
-        """Norm -> which of its channels are left. [runs, channels]"""
+        """Parameter that goes with filters -> which of its channels are left. [runs, channels]"""
         weights = {step.weight for step in self.steps}
         links = {
             layer.name: self._per_run(layer).unsqueeze(-1).flatten(3).any(3)
@@ -240,8 +238,9 @@ class Masks(nn.Module):
         return left(self.steps, links)
 
     @functools.cached_property
-    def _norm_names(self) -> list[str]:
-        return [name for norm in self._channels() for name in _scale_and_shift(norm)]
+    def _followers(self) -> list[str]:
+        """The parameters that go with filters."""
+        return list(self._channels())
 
     def _factors(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The masks in type and layout of the weights: pairs of a kind go into one kernel, not one per layer.
@@ -251,13 +250,17 @@ class Masks(nn.Module):
         """
         masks = [self[name] for name in self._names()]
         if torch.is_inference_mode_enabled() or masks[0].is_inference():  # they have no versions
-            return [*self.kept().values()]
+            return self._shaped(weights)
         if not _same(self._followed, masks):
             if [_kind(kept) for kept in self._kept] != [_kind(weight) for weight in weights]:
                 self._kept = [torch.empty_like(weight, requires_grad=False) for weight in weights]
-            torch._foreach_copy_(self._kept, [*self.kept().values()])
+            torch._foreach_copy_(self._kept, self._shaped(weights))
             self._followed = [(mask, mask._version) for mask in masks]
         return self._kept
+
+    def _shaped(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Biases of a fleet may have a dimension of runs."""
+        return [mask.reshape(w.shape) for mask, w in zip(self.kept().values(), weights, strict=True)]
 
     def check_reachable(
         self, sparsity: Sparsity, *, scope: Scope = "layer", pattern: Pattern | None = None
@@ -279,9 +282,7 @@ class Masks(nn.Module):
     def summary(self) -> Summary:
         left = self._left().tolist()
         counts = [LayerCount(layer.name, layer.size, tuple(left[i])) for i, layer in enumerate(self.layers)]
-        gone = [
-            2 * channels.logical_not().sum(1) for channels in self._channels().values()
-        ]  # scale and shift
+        gone = [channels.logical_not().sum(1) for channels in self._channels().values()]
         silent = torch.stack(gone).sum(0).tolist() if gone else [0] * self.runs
         return Summary(tuple(counts), unprunable=self.unprunable, runs=self.runs, silent=tuple(silent))
 
@@ -354,10 +355,6 @@ def _untied(model: nn.Module) -> set[str]:
     every = list(model.named_parameters(remove_duplicate=False))
     times = Counter(id(parameter) for _, parameter in every)
     return {name for name, parameter in every if times[id(parameter)] == 1}
-
-
-def _scale_and_shift(norm: str) -> tuple[str, str]:
-    return f"{norm}.weight", f"{norm}.bias"
 
 
 def _count_problems(unit: LayerCount, counts: list[int]) -> list[str]:
