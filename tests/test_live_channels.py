@@ -15,15 +15,16 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD
 
+import evenprune
 from evenprune import fleet, methods
 from evenprune.live_channels import steps_of
 from evenprune.masks import Masks
 from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import predict
-from evenprune.recipe import Recipe, Run
+from evenprune.recipe import Recipe, Run, Split
 from evenprune.training import fit
 from tests import still_channels
-from tests.training_cases import Branching
+from tests.training_cases import Branching, trained
 
 
 def tiny(seed: int = 0) -> nn.Sequential:
@@ -58,7 +59,7 @@ def norms_of(model: nn.Module, **rules: Any) -> set[str]:
 
 
 class Odd(nn.Module):
-    """Norms that never lose a channel: behind what makes something of zeros or has a bias, tied, called twice."""
+    """Norms that never lose a channel: behind what is not zero for zeros, a bias, tied, called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,6 +315,15 @@ def test_training_does_not_bring_them_back(runs: int) -> None:
         assert one.masks.summary().silent[0] > 0
 
 
+def decaying() -> Recipe:
+    """Biases move to the end, and running means lag behind."""
+    decays = partial(SGD, lr=0.05, momentum=0.9, weight_decay=1e-4)
+    return Recipe(
+        epochs=20, pruning_epochs=5, batch_size=64, compile=False, evaluate_every=20,
+        optimizer=decays, scheduler=None,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("together", [True, False])
 def test_pruned_perceptrons_answer_alike_in_training_and_evaluation(together: bool, norm_first: bool) -> None:
@@ -321,19 +331,34 @@ def test_pruned_perceptrons_answer_alike_in_training_and_evaluation(together: bo
     seen by ReLUs first, both had 20."""
     problem = still_channels.features()
     runs = [Run(method=methods.nft(), sparsity=0.985, seed=seed) for seed in (0, 1)]
-    decays = partial(SGD, lr=0.05, momentum=0.9, weight_decay=1e-4)  # biases move, running means lag behind
-    recipe = Recipe(
-        epochs=20, pruning_epochs=5, batch_size=64, compile=False, evaluate_every=20,
-        optimizer=decays, scheduler=None,
-    )  # fmt: skip
     for own in [runs] if together else [[run] for run in runs]:
-        for one in fit(still_channels.perceptron(norm_first=norm_first), problem, runs=own, recipe=recipe):
+        for one in fit(
+            still_channels.perceptron(norm_first=norm_first), problem, runs=own, recipe=decaying()
+        ):
             with torch.no_grad():
                 by_batch = copy.deepcopy(one.model).train()(problem.train.inputs).argmax(1)
             whole = predict(one.model, problem.train).predictions
             assert (by_batch == problem.train.labels).float().mean() > 0.5
             assert (whole == by_batch).float().mean() > 0.9
             assert one.masks.summary().silent[0] > 0
+
+
+@pytest.mark.parametrize("traceable", [True, False])
+def test_a_result_tells_of_models_that_answer_otherwise_in_evaluation(traceable: bool) -> None:
+    """All their norms are left if the model cannot be traced."""
+    samples = still_channels.features().train
+    split = (samples.inputs + 1, samples.labels, samples.groups)  # sums above zero: one branch is taken
+    new = (split[0][:200] + 0.01, *(part[:200] for part in split[1:]))
+    layers = trained(still_channels.perceptron(norm_first=False), Split(*split), epochs=2)
+    model = layers if traceable else Branching(layers)
+    asked = {"sparsity": 0.985, "method": methods.nft(), "tolerance": 0.05}
+    found = evenprune.prune(model, train=split, test=new, recipe=decaying(), hooks=[], **asked)
+    told = [note for note in found.notes if "than while it was trained" in note]
+    assert bool(told) is not traceable
+    if told:
+        run = found.fitted[0]
+        share = run.predictions["train"].correct.float().mean()
+        assert f"(seed 0: {share:.0%} instead of {run.history[-1]['accuracy']:.0%})" in told[0]
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -10,7 +10,14 @@ import torch
 
 from evenprune import methods
 from evenprune.reference import DenseReference
-from evenprune.training_notes import dual_step, idle_multipliers, negative_weights, standard_errors, too_few
+from evenprune.training_notes import (
+    dual_step,
+    idle_multipliers,
+    negative_weights,
+    otherwise_in_evaluation,
+    standard_errors,
+    too_few,
+)
 
 CEAG = methods.ceag(tolerance=0.01)
 
@@ -113,3 +120,9 @@ def test_no_tolerance_and_absent_groups_are_no_reason_to_warn() -> None:
     (note,) = too_few(reference([9, 0, 9], 0.5), tolerance=0.01, who="it")
     assert "in 2 groups" in note
     assert math.isfinite(float(standard_errors(reference([9, 0, 9], 0.5)).max()))
+
+
+def test_runs_that_evaluation_harms_are_told_and_no_others() -> None:
+    (note,) = otherwise_in_evaluation("NFT", {2: (0.9, 0.31), 0: (0.88, 0.2), 1: (0.9, 0.81), 3: (0.5, 0.9)})
+    assert "(seed 0: 20% instead of 88%, seed 2: 31% instead of 90%)" in note
+    assert otherwise_in_evaluation("NFT", {1: (0.9, 0.81)}) == otherwise_in_evaluation("NFT", {}) == []

@@ -50,9 +50,9 @@ def network(*, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> nn.M
 class Branching(nn.Module):
     """Cannot be widened: it looks at values."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: nn.Module | None = None) -> None:
         super().__init__()
-        self.layers = network()
+        self.layers = layers or network()
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs if inputs.sum() > 0 else inputs * 0.5)

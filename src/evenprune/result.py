@@ -20,7 +20,13 @@ from evenprune.samples import Samples
 from evenprune.selection import Candidate, Choice, choose, sentence
 from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
 from evenprune.training import Fitted
-from evenprune.training_notes import chosen_on_its_own, diverged, idle_multipliers, negative_weights
+from evenprune.training_notes import (
+    chosen_on_its_own,
+    diverged,
+    idle_multipliers,
+    negative_weights,
+    otherwise_in_evaluation,
+)
 from evenprune.verdict import STRICTNESS, Audit, Columns, Word
 from evenprune.wording import percent
 
@@ -151,7 +157,7 @@ class Result:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What the table does not say: few or shared samples, multipliers that hardly acted, divergence."""
+        """What the table does not say: few or shared samples, idle multipliers, divergence and the like."""
         train = len(self.samples.splits[TRAIN])
         steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
         found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
@@ -166,6 +172,7 @@ class Result:
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             counts = [run_figures.negative_weights(one) for one in trained]
             found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
+            found += otherwise_in_evaluation(label, _in_both_modes(trained))
             found += diverged(label, ended)
         if self.choice is not None:
             fitted_to = [self._is_fitted_to(run, self.select) for run in self.runs]
@@ -264,6 +271,16 @@ class Result:
             raise ValueError(f"Cannot save as {path}: the name must end in one of {', '.join(writers)}.")
         atomic.write_text(path, write(self.document(pages)))
         return Path(path)
+
+
+def _in_both_modes(trained: Iterable[Fitted]) -> dict[int, tuple[float, float]]:
+    """By seed, accuracy on the training samples in both modes, of runs that saw each of them as often."""
+    return {
+        one.run.seed: (row["accuracy"], float(one.predictions[TRAIN].correct.float().mean()))
+        for one in trained
+        if one.run.method.sampling == "uniform" and not biased_runs.is_biased(one.run)
+        if (row := one.history[one.kept_epoch])["accuracy"] is not None
+    }
 
 
 def strictest(audits: Iterable[Audit]) -> Audit:

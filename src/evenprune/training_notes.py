@@ -13,6 +13,7 @@ from evenprune.wording import quoted
 
 IDLE = 0.1  # a sum of multipliers below it hardly weighs anything
 WANTED = 0.5  # the sum that a proposed dual step aims at
+OTHERWISE = 0.1  # accuracy on the training samples that evaluation may lose against training mode
 WHERE = {None: "on the training data", "heldout": "on the held-out data"}
 
 
@@ -82,6 +83,25 @@ def diverged(title: str, epochs: Mapping[int, int]) -> list[str]:
     return [
         f"{title} diverged ({runs}): its loss or its weights were not finite, and it keeps the weights of an "
         "epoch before. Lower the learning rate or the dual step, or set recipe.clip_norm."
+    ]
+
+
+def otherwise_in_evaluation(title: str, accuracies: Mapping[int, tuple[float, float]]) -> list[str]:
+    """Which runs, by seed, answer the training samples worse than while they were trained; nothing if none.
+
+    accuracies: in the epoch whose weights a run keeps, while they were trained, and evaluated afterwards.
+    """
+    worse = {seed: both for seed, both in sorted(accuracies.items()) if both[1] < both[0] - OTHERWISE}
+    if not worse:
+        return []
+    runs = ", ".join(
+        f"seed {seed}: {after:.0%} instead of {before:.0%}" for seed, (before, after) in worse.items()
+    )
+    return [
+        f"{title} answers fewer training samples right in evaluation than while it was trained ({runs}): in "
+        "evaluation, its batch norms take other means than those of a batch. The usual cause are channels "
+        "that pruning left as constants; they are removed where torch.fx can trace the model (no branches on "
+        "values) and no concatenation hides them. Prune less, or let the learning rate fall to the end."
     ]
 
 
