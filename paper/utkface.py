@@ -276,8 +276,11 @@ def show(flags: argparse.Namespace, where: Where) -> None:
     for line in runner.finished_lines(held, every_cell(flags.seeds)):
         where.say(line)
     for name, tasks in MODELS.items():
-        there = results_file.dense_of(held, tasks[0]) is not None
-        where.say(f"dense model {name}: {'finished' if there else 'missing'}")
+        dense = results_file.dense_of(held, tasks[0])
+        told = (
+            "missing" if dense is None else f"finished, at {dense['image_size']} pixels (the paper used 200)"
+        )
+        where.say(f"dense model {name}: {told}")
     where.say(f"timings: {len(held.get('timings', []))}")
 
 

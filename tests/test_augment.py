@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenprune import methods
+from evenprune import methods, prune
 from evenprune.augment import Both, Colour, Crop, Flip, parse, unfit
 from evenprune.checkpoint import describe
 from evenprune.draws import augment_draws
@@ -255,6 +255,27 @@ def test_colours_are_for_pixels() -> None:
     (problem,) = unfit(colour, 4 * inputs - 2)
     assert "the inputs go from -2 to 2" in problem
     assert "Colour(mean=…, std=…)" in problem
+
+
+def test_colours_undo_the_normalisation_of_the_data() -> None:
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+    given = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    (problem,) = unfit(Both(Flip(), Colour()), given, mean=mean, std=std)
+    assert "Colour(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))" in problem
+    fitting = Colour(mean=MEAN, std=STD)
+    assert unfit(fitting, given, mean=mean, std=std) == []
+    assert len(unfit(Colour(), normalised(pixels()))) == 1
+    assert unfit(fitting, torch.tensor([0.0, 1.0]).expand(4, 3, 1, 2), mean=mean, std=std) == []
+    assert unfit(lambda inputs, uniform: inputs, torch.zeros(4, 5)) == []  # of the user's own
+
+
+def test_prune_refuses_colours_that_do_not_fit() -> None:
+    split = in_colour(images(80))
+    model = trained(network(), split, epochs=2)
+    asked = {"sparsity": 0.5, "method": methods.nft(), "tolerance": 0.1}
+    told = recipe(epochs=2, pruning_epochs=1, augment=Colour())
+    with pytest.raises(InputProblems, match=r"Colour\(mean=\(0.5,\), std=\(0.25,\)\)"):
+        prune(model, train=split, test=in_colour(images(40)), recipe=told, **asked)
 
 
 # --- in training ---

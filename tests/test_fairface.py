@@ -157,6 +157,22 @@ def test_the_right_margin_is_told_by_its_size(tmp_path: Path) -> None:
     assert not any("pixels" in text for text in problems(tmp_path, strict=True))
 
 
+def test_every_image_is_looked_at_for_its_margin(tmp_path: Path) -> None:
+    written(tmp_path, {name: rows(name, 3) for name in COUNTS}, side=224)
+    for file in ("train/2.jpg", "val/3.jpg"):
+        Image.new("RGB", (448, 448)).save(tmp_path / IMAGES / file)
+    (found,) = (text for text in problems(tmp_path, strict=True) if "pixels" in text)
+    assert "2.jpg' has 448×448 pixels; the images with a margin of 0.25 have 224×224, and 2 of 6" in found
+
+
+def test_splits_of_unequal_sizes_are_refused_unless_brought_to_one(tmp_path: Path) -> None:
+    written(tmp_path, {"train": rows("train", 3)}, side=12)
+    written(tmp_path, {"val": rows("val", 3)}, side=10)
+    (found,) = problems(tmp_path)
+    assert "those of train have 12×12 pixels, those of val have 10×10 pixels" in found
+    assert fairface.load(tmp_path, strict=False, image_size=8)["test"][0].shape == (3, 3, 8, 8)
+
+
 def test_the_other_margin_is_not_taken_for_this_one(tmp_path: Path) -> None:
     written(tmp_path, images=IMAGES.replace("025", "125"))
     (found,) = problems(tmp_path)

@@ -250,6 +250,8 @@ def test_a_folder_for_each_class(tmp_path, parts):
                 picture(label, i).save((place / "more" if i == 4 else place) / f"{i}.JPG", "JPEG")
             (place / "notes.txt").write_text("no image")
             (place / ".hidden.jpg").write_text("no image")
+            (place / ".ipynb_checkpoints").mkdir()
+            picture(label, 9).save(place / ".ipynb_checkpoints" / "9-checkpoint.jpg")
     (tmp_path / ".git").mkdir()
     loaded = folder.load(tmp_path, groups="label")
     assert set(loaded) == ({"train", "test"} if len(parts) < 3 else {"train", "test", "validation"})
@@ -445,6 +447,7 @@ def test_labels_become_class_ids():
         (["a", "a"], {}, "one class only: every label is 'a'"),
         (["a", "b", None, ""], {}, "2 of 4 samples have no label: '2', '3'"),
         ([0.5, 0.25], {}, "fractions such as 0.5"),
+        (["1", "0.5", "0.25"], {}, "fractions such as '0.5', '0.25'"),
         ([-1, 0], {}, "from -1 to 0"),
         ([0, 1999, 2024], {}, "from 0 to 2,024, 3 different ones: class ids are 0, 1, 2"),
         (["a", "b"], {"classes": ["a", "c"]}, "there are labels 'b', which classes does not name: 'a', 'c'"),
@@ -456,6 +459,20 @@ def test_labels_become_class_ids():
 )
 def test_labels_that_are_wrong(labels, options, said):
     assert said in "\n".join(numbered(labels, **options)[2])
+
+
+def test_texts_that_look_alike_are_noted(images, tmp_path):
+    table = rows()
+    table["race"] = [(value, f" {value.lower()}")[i % 2] for i, value in enumerate(table["race"])]
+    loaded = folder.load(
+        images,
+        written(table | {"smiling": ["NA", "yes"] * 30}, tmp_path / "t.csv"),
+        groups=["race", "smiling"],
+    )
+    first = table["race"][0]
+    assert any(f"group column 'race': {first!r} and ' {first.lower()}'" in note for note in loaded.notes)
+    assert any(note.startswith("group column 'smiling': 'NA' counts as a value") for note in loaded.notes)
+    assert class_labels.lookalikes("x", ["a", "b", None, 1, "1"]) == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -253,7 +253,7 @@ def test_all_commands_one_after_another(
     lines = {line.rsplit(maxsplit=3)[0] for line in said if line.endswith("0 ·")}
     assert {"race/race: CEAG, ε = 0.5 %", "race/race: EL + RB", "race/race without Others: NFT"} <= lines
     assert any(line.startswith("race/race: CEAG, macro") and line.endswith("0 1") for line in said)
-    assert sum(line.endswith(": finished") for line in said) == 3
+    assert sum(line.endswith(f": finished, at {SIDE} pixels (the paper used 200)") for line in said) == 3
 
     report = paper_comparison.compare(paper_results.read([tmp_path / "utkface.json"]))
     page, text = paper_page.to_html(report), paper_text.to_text(report)

@@ -248,7 +248,7 @@ def large(**columns: list[Any]) -> dict[str, list[Any]]:
     return {
         "sex": ["f", "m"] * 100,
         "result": ["yes", "no", "no", "yes"] * 50,
-        "x": list(range(200)),
+        "x": list(range(0, 400, 2)),
     } | columns
 
 
@@ -292,6 +292,14 @@ def test_a_column_without_a_name_is_noted(tmp_path: Path) -> None:
         "A column without a name is an input; if it counts the rows, take it out of the table.",
     )
     assert load(tmp_path, large(**{"": list(range(200))}), ignore=[""]).description.notes == ()
+
+
+def test_numbers_that_count_the_rows_are_noted(tmp_path: Path) -> None:
+    numbers = [1000 + (i * 77) % 200 for i in range(200)]
+    (note,) = load(tmp_path, large(id=numbers)).description.notes
+    assert note.startswith("id holds the whole numbers from 1,000 to 1,199, each once, as an input")
+    assert "ignore=['id'] (--ignore 'id')" in note
+    assert load(tmp_path, large(id=[*numbers[:-1], 5])).description.notes == ()
 
 
 def test_many_categories_take_the_room_of_the_inputs_few_times(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ class Both:
 EXAMPLE = "flip, crop:4 or colour:0.2"
 CHANNELS = (1, 3, 4)  # that images have: an axis of such a length, if it is the last one alone, is theirs
 SPELLED = {"color": "colour"}
+NEAR = 0.01  # that pixels may lie outside of 0 … 1: means and deviations are rounded
 
 
 def parse(texts: Sequence[str]) -> tuple[Augment | None, list[str]]:
@@ -183,27 +184,51 @@ def _named(name: str, value: str) -> Augment | str:
     )
 
 
-def unfit(augment: Augment | None, inputs: NDArray[Any]) -> list[str]:
-    """Why samples [N, …] cannot be changed so."""
-    if augment is None:
-        return []
+def unfit(
+    augment: Augment | None,
+    inputs: NDArray[Any] | Tensor,
+    *,
+    mean: Tensor | None = None,
+    std: Tensor | None = None,
+) -> list[str]:
+    """Why samples [N, …] cannot be changed so. mean, std: what the network's inputs are normalised by."""
     if isinstance(augment, Both):
-        return unfit(augment.first, inputs) + unfit(augment.second, inputs)
+        both = (unfit(one, inputs, mean=mean, std=std) for one in (augment.first, augment.second))
+        return [problem for problems in both for problem in problems]
+    if not isinstance(augment, Flip | Crop | Colour):  # none, or one of the user's own
+        return []
     name, shape = type(augment).__name__.lower(), list(inputs.shape[1:])
     if len(shape) != 3 or (shape[2] in CHANNELS and shape[0] not in CHANNELS):
         return [f"augment: {name} is for images [channels, height, width]; the inputs have shape {shape}"]
     if isinstance(augment, Crop) and augment.padding >= min(shape[1:]):
         size, most = f"{shape[2]}×{shape[1]}", min(shape[1:]) - 1
         return [f"augment: crop:{augment.padding} shifts images of {size} out of sight; give {most} at most"]
-    return _uncoloured(inputs) if isinstance(augment, Colour) else []
+    return _uncoloured(augment, inputs, mean, std) if isinstance(augment, Colour) else []
 
 
-def _uncoloured(inputs: NDArray[Any]) -> list[str]:
-    if inputs.shape[1] not in (1, 3):
-        return [f"augment: colour is for 1 or 3 channels; the inputs have {inputs.shape[1]}"]
-    low, high = (0.0, 1.0) if inputs.dtype == np.uint8 else (float(inputs.min()), float(inputs.max()))
-    if low >= 0 and high <= 1:
+def _uncoloured(
+    colour: Colour, inputs: NDArray[Any] | Tensor, mean: Tensor | None, std: Tensor | None
+) -> list[str]:
+    """Colour undoes a normalisation; pixels must come out, in 0 … 1."""
+    channels = inputs.shape[1]
+    if channels not in (1, 3):
+        return [f"augment: colour is for 1 or 3 channels; the inputs have {channels}"]
+    if not {len(colour.mean), len(colour.std)} <= {1, channels}:
+        return []  # told by Colour itself
+    bytes_ = inputs.dtype in (np.uint8, torch.uint8)
+    low, high = (0.0, 1.0) if bytes_ else (float(inputs.min()), float(inputs.max()))
+    ends = torch.tensor([[low], [high]], dtype=torch.float64).expand(2, channels)  # as stored
+    if mean is not None and std is not None:
+        ends = (ends - mean.double()) / std.double()  # as the network sees them
+    seen = ends * torch.tensor(colour.std).double() + torch.tensor(colour.mean).double()
+    if float(seen.min()) >= -NEAR and float(seen.max()) <= 1 + NEAR:
         return []
+    if mean is not None and std is not None:
+        own = [tuple(round(value, 4) for value in numbers.flatten().tolist()) for numbers in (mean, std)]
+        return [
+            "augment: colour changes pixels in 0 … 1, and the images are normalised before: give it the same "
+            f"numbers, Colour(mean={own[0]}, std={own[1]})"
+        ]
     return [
         f"augment: colour changes pixels in 0 … 1 or bytes; the inputs go from {low:.3g} to {high:.3g}. Give "
         "bytes, with a model that normalises them itself; from Python, Colour(mean=…, std=…)"

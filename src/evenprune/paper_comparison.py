@@ -95,7 +95,12 @@ def compare(results: Results) -> PaperReport:
     return PaperReport(
         tables=tables,
         summaries=tuple(
-            summary_of(task, tables, _other_sizes(task, runs), dense_accuracies(task, results, paper))
+            summary_of(
+                task,
+                tables,
+                _other_sizes(task, [*runs, *results.dense]),
+                dense_accuracies(task, results, paper),
+            )
             for task in tasks
         ),
         runtimes=tuple(runtime_table(times, task, paper) for task in tasks if task in ran),
@@ -125,8 +130,8 @@ def _ablations(runs: Sequence[Run], paper: Printed, ran: set[Task]) -> Iterable[
         yield others_table(runs, paper)
 
 
-def _other_sizes(task: Task, runs: Sequence[Run]) -> tuple[int, ...]:
-    found = {int(run.image_size) for run in runs if run.task == task and run.image_size is not None}
+def _other_sizes(task: Task, known: Sequence[Run | Dense]) -> tuple[int, ...]:
+    found = {int(one.image_size) for one in known if one.task == task and one.image_size is not None}
     return tuple(sorted(found - {IMAGE_SIZES.get(task.dataset)}))
 
 

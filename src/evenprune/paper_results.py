@@ -130,6 +130,7 @@ class Dense:
     weights: str | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    image_size: int | None = None  # side in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +238,7 @@ def _dense(document: Json, task: Task) -> Dense:
         weights=document.get("weights"),
         recipe=document.get("recipe") or {},
         seconds=document.get("seconds"),
+        image_size=document.get("image_size"),
     )
 
 

@@ -187,8 +187,9 @@ def headline(report: PaperReport) -> str:
     cells, near = sum(s.ran for s in ran), {k: sum(s.near[k] for s in ran) for k in ("train", "test")}
     if not ran:
         return "No run here has the settings of a table of the paper."
-    total = sum(s.printed for s in ran)
-    names = listed(list(dict.fromkeys(DATASETS.get(s.task.dataset, s.task.dataset) for s in ran)))
+    sets = list(dict.fromkeys(s.task.dataset for s in ran))
+    total = sum(s.printed for s in report.summaries if s.task.dataset in sets)
+    names = listed([DATASETS.get(name, name) for name in sets])
     which = f"All {total}" if cells == total else f"{cells} of {total}"
     return (
         f"{which} cells of {names} run again: training accuracy within 1 point of the paper's in "

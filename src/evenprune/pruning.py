@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenprune import checkpoint, leaks, samples, splits
+from evenprune import augment, checkpoint, leaks, samples, splits
 from evenprune.audit import Options
 from evenprune.comparison_wording import title_of
 from evenprune.folds import Folds
@@ -222,6 +222,8 @@ def _checked(
             check(data=_unmeasured(data, folds), runs=runs, recipe=recipe, classes=classes)
     except InputProblems as error:
         problems += [problem for problem in error.problems if not any(told in problem for told in TOLD)]
+    train = data.splits["train"]
+    problems += augment.unfit(recipe.augment, train.inputs, mean=train.mean, std=train.std)
     twice, shared = leaks.found(given, data.splits)
     problems += twice
     if len(data.names) < 2:

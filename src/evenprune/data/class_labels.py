@@ -13,6 +13,7 @@ from evenprune.reading import counted, listed, quoted
 MOST_VALUES = 1000  # of an attribute; with more, it is an identifier or a measurement
 FEW_VALUES = 20  # so many are no problem, even if nearly every sample has one of its own
 SHOWN = 5  # examples in a message
+NOTHING = ("na", "n/a", "#n/a", "null")  # as other programs write a missing value
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0+)?")  # pandas writes 3.0 where some are missing
 
 
@@ -36,6 +37,19 @@ def column(values: Sequence[Any]) -> NDArray[Any]:
     if found and all(type(value) is int and value >= 0 for value in found):
         return np.array(found, dtype=np.int64)
     return np.array([text_of(value) for value in found], dtype=object)
+
+
+def lookalikes(what: str, values: Sequence[Any]) -> list[str]:
+    """Notes on texts that differ in blanks or capitals alone, or that may stand for a missing value."""
+    texts = [text for text in dict.fromkeys(map(text_of, values)) if text is not None]
+    alike = dict[str, list[str]]()
+    for text in texts:
+        alike.setdefault(" ".join(text.split()).casefold(), []).append(text)
+    same = [" and ".join(map(quoted, some[:3])) for some in alike.values() if len(some) > 1]
+    empty = [text for name, some in alike.items() if name in NOTHING for text in some]
+    notes = [f"{what}: {'; '.join(same[:SHOWN])} differ in blanks or capitals alone, and count as different"]
+    more = f"{what}: {listed(empty)} counts as a value; leave it empty where nothing is known"
+    return notes * bool(same) + [more] * bool(empty)
 
 
 def too_many(values: Sequence[Any]) -> str:
@@ -145,7 +159,8 @@ def empty_classes(ids: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
 
 
 def _fractions(given: list[Any]) -> list[str]:
-    fractions = [value for value in given if isinstance(value, float) and not value.is_integer()]
-    if not fractions:
+    numbers, words = numbers_of(np.array(given, dtype=object))
+    fractions = [value for value, number in zip(given, numbers, strict=True) if number % 1]
+    if words or not fractions:
         return []
     return [f"the labels are fractions such as {listed(fractions[:3])}: a class is a name, or a whole number"]

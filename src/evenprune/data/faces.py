@@ -127,19 +127,24 @@ def enlarged(image_size: int, stored: int, what: str) -> str:
     )
 
 
-def too_small(paths: Sequence[Path], image_size: int) -> list[str]:
-    """The refusal to enlarge some of these files, told by their headers; unreadable ones are told later."""
+def sizes(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """Width and height of images, told by their headers; None for those that cannot be read."""
     image = image_decoding.pillow()
 
-    def shorter_side(place: int) -> int:
+    def size(place: int) -> tuple[int, int] | None:
         try:
             with image.open(paths[place], formats=image_decoding.FORMATS) as opened:
-                return int(min(opened.size))
+                return int(opened.size[0]), int(opened.size[1])
         except Exception:  # whatever damaged files make a decoder raise
-            return image_size
+            return None
 
     with image_decoding.minding_bombs(image):
-        sides = np.fromiter(in_order(shorter_side, len(paths), nothing_shown), np.int64, len(paths))
+        return list(in_order(size, len(paths), nothing_shown))
+
+
+def too_small(paths: Sequence[Path], image_size: int) -> list[str]:
+    """The refusal to enlarge some of these files; unreadable ones are told later."""
+    sides = np.array([image_size if size is None else min(size) for size in sizes(paths)], dtype=np.int64)
     small = np.flatnonzero(sides < image_size)
     if not small.size:
         return []
@@ -175,6 +180,9 @@ def decoded(
             images[name] = image_cache.decode(some, size=image_size, cache=kept, progress=progress).images
         except InputProblems as error:  # a set of faces is whole or refused: none can be skipped
             problems += [problem.partition(", or leave them out")[0] for problem in error.problems]
+    if len({some.shape[1:] for some in images.values()}) > 1 and not problems:
+        told = [f"those of {name} have {i.shape[3]}×{i.shape[2]} pixels" for name, i in images.items()]
+        problems.append(f"{', '.join(told)}. Give one size for all, such as image_size=64")
     if problems:
         raise InputProblems(problems)
     return images

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evenprune.data import faces, image_decoding
+from evenprune.data import faces
 from evenprune.data.faces import Faces, Group, Names, People, Target
 from evenprune.data.image_pool import Progress
 from evenprune.reading import counted, listed, quoted, refused
@@ -81,8 +81,8 @@ def load(
             problems += error.problems
     paths, found = _paths(folder, tables)
     problems += found
-    if strict and not found and paths.get("train"):
-        problems += _margin_problems(paths["train"][0])
+    if strict and not found:
+        problems += _margin_problems([path for some in paths.values() for path in some])
     if found and paths:  # some are missing: what else is wrong with the others?
         problems += faces.unreadable(paths, progress)
     if image_size is not None and not problems:
@@ -187,19 +187,17 @@ def _paths(folder: Path, tables: Mapping[str, Sequence[Row]]) -> tuple[dict[str,
     return paths, problems
 
 
-def _margin_problems(path: Path) -> list[str]:
+def _margin_problems(paths: Sequence[Path]) -> list[str]:
     """The two sets of images bear the same names; they are told apart by their size."""
-    image = image_decoding.pillow()
-    try:
-        with image.open(path, formats=["JPEG"]) as opened:
-            size = opened.size
-    except (OSError, ValueError, SyntaxError):
-        return []  # told with all others that cannot be read
-    if size == (SIDE, SIDE):
+    sizes = faces.sizes(paths)  # those that cannot be read are told with all others
+    wrong = [place for place, size in enumerate(sizes) if size not in (None, (SIDE, SIDE))]
+    if not wrong:
         return []
+    width, height = sizes[wrong[0]] or (0, 0)
     return [
-        f"{quoted(str(path), 300)} has {size[0]}×{size[1]} pixels; the images with a margin of 0.25 have "
-        f"{SIDE}×{SIDE}. Fetch these, or read what is there with strict=False"
+        f"{quoted(str(paths[wrong[0]]), 300)} has {width}×{height} pixels; the images with a margin of 0.25 "
+        f"have {SIDE}×{SIDE}, and {len(wrong):,} of {len(paths):,} here have not. Fetch these, or read what "
+        "is there with strict=False"
     ]
 
 

@@ -238,8 +238,13 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
+    """Also those of folders inside, but nothing that is hidden, as copies of editors are."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    return sorted(path for path in found if not path.name.startswith(".") and path.is_file())
+    return sorted(path for path in found if not _hidden(path.relative_to(folder)) and path.is_file())
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _no_images(folder: Path) -> str:

@@ -34,6 +34,7 @@ Read = Callable[[int], bytes]  # the encoded bytes of an image by its place; cal
 Name = TypeVar("Name", Path, str)
 
 MOST_SHOWN = 5  # examples in a message
+MOST_UNREAD = 100  # files in a message that are to be repaired
 TURNED = ("JPEG", "PNG", "WEBP")  # formats whose EXIF says how to turn the pixels; others do so themselves
 SIDE = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 
@@ -196,9 +197,8 @@ class _Found:
         if len(self.unread) == self.count or (self.unread and corrupt == "refuse"):
             told = [f"{_shown(names[i])} ({reason})" for i, reason in sorted(self.unread.items())]
             skip = ', or leave them out with corrupt="skip" (--corrupt skip)' if corrupt == "refuse" else ""
-            problems.append(
-                f"{len(told):,} of {self.count:,} images cannot be read: {_first(told)}. Repair them{skip}"
-            )
+            many = f"{len(told):,} of {self.count:,} images cannot be read"
+            problems.append(f"{many}: {_first(told, MOST_UNREAD)}. Repair them{skip}")
         if len(self.sizes) > 1:
             common = sorted(self.sizes.items(), key=lambda item: -len(item[1]))
             told = [f"{w}×{h} ({len(at):,}, such as {_shown(names[at[0]])})" for (w, h), at in common]
@@ -213,9 +213,9 @@ def _shown(name: Path | str) -> str:
     return quoted(str(name), 200)
 
 
-def _first(texts: Sequence[str]) -> str:
-    more = len(texts) - MOST_SHOWN
-    return ", ".join(texts[:MOST_SHOWN]) + (f" … and {more:,} more" if more > 0 else "")
+def _first(texts: Sequence[str], most: int = MOST_SHOWN) -> str:
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" … and {more:,} more" if more > 0 else "")
 
 
 def _wish_problems(size: object, corrupt: str, cache: Path | None) -> list[str]:

@@ -15,6 +15,7 @@ Pixels = NDArray[np.uint8]  # [3, height, width]
 # Formats that Pillow decodes by itself; EPS, for one, would start another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "AVIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+SIXTEEN_BITS = ("PNG", "PPM")  # formats of no more than 16 bits: also where Pillow gives them in 32
 ORIENTATION = 0x0112  # the EXIF tag
 SPARE = 2  # a JPEG may be decoded at a half, a quarter or an eighth while it stays this much too large
 
@@ -82,7 +83,7 @@ def _orientation(opened: Any) -> int:
 def _rgb(opened: Any, image: Any) -> Any:
     if opened.mode == "RGB":
         return opened
-    if opened.mode.startswith("I;16"):
+    if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in SIXTEEN_BITS):
         return image.fromarray((np.asarray(opened) >> 8).astype(np.uint8)).convert("RGB")
     if opened.mode in ("I", "F"):
         raise Unreadable(f"its pixels are 32-bit numbers (mode {opened.mode}); save it with 8 bits a channel")

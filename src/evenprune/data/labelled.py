@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenprune.data.arrays import SPLITS, Samples
-from evenprune.data.class_labels import SHOWN, column, empty_classes, numbered, plain, too_many_groups
+from evenprune.data.class_labels import (
+    SHOWN,
+    column,
+    empty_classes,
+    lookalikes,
+    numbered,
+    plain,
+    too_many_groups,
+)
 from evenprune.data.twins import leaked
 from evenprune.group_rules import Bins, Columns, GroupRules, merged, ranged
 from evenprune.groups import Column, noted, text_of
@@ -165,7 +173,7 @@ def assemble(
     attributes = {n: {a: v[places[piece]] for a, v in columns.items()} for n, piece in pieces.items()}
     if wishes.merge_below is not None:
         attributes = merged(attributes, wishes.merge_below)
-    notes = [*listing.notes, *held_out]
+    notes = [*listing.notes, *held_out, *_lookalikes(listing, wishes)]
     notes += _leaked(inputs, split.tolist(), [listing.names[i] for i in places.tolist()])
     audited = notes + ([f"Of all splits, {left_out(skipped)}."] if skipped else [])
     if wishes.classes is None and listing.classes is None:
@@ -181,6 +189,12 @@ def assemble(
     texts = any(isinstance(value, str) for value in plain(listing.labels or []))
     counted = texts and wishes.classes is None
     return Loaded(loaded, classes=classes, counted=counted, skipped=skipped, notes=notes)
+
+
+def _lookalikes(listing: Listing, wishes: Wishes) -> list[str]:
+    named = {} if wishes.classes is not None else {"the label": listing.labels or []}
+    named |= {f"group column {quoted(name)}": values for name, values in listing.columns.items()}
+    return [note for what, values in named.items() for note in lookalikes(what, values)]
 
 
 def left_out(skipped: Sequence[tuple[str, str]]) -> str:

@@ -280,6 +280,16 @@ def _no_category(column: pl.Series, what: str, name: str) -> list[str]:
     ]
 
 
+def _row_numbers(name: str, numbers: FloatArray) -> list[str]:
+    """A note on numbers that count the rows, in some order."""
+    if not name.strip() or len(numbers) <= FEW_VALUES or not (np.diff(np.sort(numbers)) == 1).all():
+        return []
+    return [
+        f"{name} holds the whole numbers from {numbers.min():,.0f} to {numbers.max():,.0f}, each once, as an "
+        f"input; if it counts the rows, leave it out: {_without(name)}."
+    ]
+
+
 def _with_points(numbers: pl.Series) -> pl.Series:
     """The first comma of each text as a point: 170,5 is a number in many countries."""
     return numbers.str.replace(",", ".", literal=True)
@@ -330,6 +340,7 @@ def _encoded(read: Read, train: IntArray, classes: Sequence[str]) -> tuple[NDArr
                 continue
             scale = scales[name] = _scale(numbers[train])
             notes += [] if scale.deviation else [f"{name} has one value in all training rows."]
+            notes += _row_numbers(name, numbers)
             block, own = _standardised(numbers, scale, name)
         else:
             codes, texts = read.texts[name]
