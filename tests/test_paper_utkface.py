@@ -512,6 +512,15 @@ def test_the_size_of_the_images_is_said(report: paper_comparison.PaperReport) ->
     assert paper_wording.size_note(replace(report, summaries=(usual,)), usual.task) == ""
 
 
+def test_a_dense_model_without_runs_says_its_size_too(tmp_path: Path) -> None:
+    document = paper_documents.faces()
+    document["dense"] = [d | {"target": "gender", "image_size": 96} for d in document["dense"][:1]]
+    path = tmp_path / "utkface.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    found = paper_comparison.compare(paper_results.read([path]))
+    assert paper_wording.size_note(found, utkface.GENDER) == "Made with images of 96 pixels; the paper used 200. "
+
+
 def test_the_papers_groups_weigh_as_the_samples_of_its_split() -> None:
     """By our counts of the test split, its accuracies per group give its overall accuracies."""
     samples = np.array([1991, 914, 686, 825, 325])  # White, Black, Asian, Indian, Others
