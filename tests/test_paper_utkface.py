@@ -518,7 +518,8 @@ def test_a_dense_model_without_runs_says_its_size_too(tmp_path: Path) -> None:
     path = tmp_path / "utkface.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     found = paper_comparison.compare(paper_results.read([path]))
-    assert paper_wording.size_note(found, utkface.GENDER) == "Made with images of 96 pixels; the paper used 200. "
+    told = "Made with images of 96 pixels; the paper used 200. "
+    assert paper_wording.size_note(found, utkface.GENDER) == told
 
 
 def test_the_papers_groups_weigh_as_the_samples_of_its_split() -> None:
