@@ -30,7 +30,7 @@ from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
 from evenprune.recipe import Recipe
-from paper import command_line, dense_model, multipliers, results_file, runner
+from paper import command_line, dense_model, multipliers, results_file, runner, variants
 from paper.cells import KINDS, TABLE_METHODS, Cell, Task, cell_of, table_cells
 from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import Start, Where
@@ -45,16 +45,6 @@ METHODS = [name for name in KINDS if name != "PW"]  # PW has one cell, that of `
 DYNAMICS_SPARSITY = 0.9
 STRIDE = 5  # every fifth step of a trace is kept
 RECIPE = runner.RECIPE
-PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
-DUAL_STEPS = {f"dual_{times:g}": times for times in (1.25, 1.4, 2, 3, 5)}  # times the paper's
-VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in RECIPE
-    "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
-    "fast": {},  # to compare the plain one with, where both are shortened
-    "decay_last": {"decay_only": ("fc",)},  # as the paper's published code: the last layer alone
-    "float32": {"precision": "float32"},  # as the paper's, but in fleets and graphs
-    **{name: {} for name in DUAL_STEPS},
-    "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
-}
 
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
@@ -188,32 +178,10 @@ def timing(flags: argparse.Namespace, where: Where) -> None:
     command_line.time_methods(start_from(flags, where), TASK, flags, RECIPE, where)
 
 
-def variant_path(results: Path, recipe: str, epochs: int) -> Path:
-    short = "" if epochs == RECIPE.epochs else f"_{epochs}_epochs"
-    return results.parent / "variants" / f"{results.stem}_{recipe}{short}.json"
-
-
-def varied(cell: Cell, recipe: str) -> Cell:
-    """What a variant changes in the method itself, where it has constraints."""
-    if cell.dual_lr is None:
-        return cell
-    step = float(f"{DUAL_STEPS.get(recipe, 1) * cell.dual_lr:.6g}")
-    return replace(cell, dual_lr=step, overall="macro" if recipe == "macro" else cell.overall)
-
-
 def variant(flags: argparse.Namespace, where: Where) -> None:
-    """Cells under another recipe, in a results file of their own."""
-    apart = replace(where, results=variant_path(where.results, flags.recipe, flags.epochs))
-    recipe = replace(runner.shortened(RECIPE, flags.epochs), **VARIANTS[flags.recipe])
-    recipe = recipe_for(flags, recipe)
     cells = table_cells(TASK, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
-    cells = [varied(cell, flags.recipe) for cell in cells]
-    if runner.is_finished(cells, apart):
-        return
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe not in ("plain", "float32")):
-        start = start_from(flags, where, recipe)  # the dense model in the precision of the runs
-        start = replace(start, facts={"recipe": flags.recipe, "epochs": flags.epochs})
-        runner.fill(start, cells, recipe, apart)
+    begin = partial(start_from, flags, where)
+    variants.run(flags, where, cells, RECIPE, network=cifar_resnet56(), start_from=begin)
 
 
 def show(flags: argparse.Namespace, where: Where) -> None:
@@ -250,9 +218,7 @@ def parser() -> argparse.ArgumentParser:
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
     parts["buffers"].add_argument("--k", type=ring_in, nargs="+", metavar="K", help="0, 20, 40, …, table")
     command_line.add_timing(parts["timing"], sparsity=0.95, epochs=RECIPE.epochs)
-    parts["variant"].add_argument("recipe", choices=VARIANTS)
-    parts["variant"].add_argument("--sparsity", type=float, nargs=1, default=[0.95])
-    parts["variant"].add_argument("--epochs", type=int, default=RECIPE.epochs)
+    variants.add_flags(parts["variant"], sparsity=0.95, epochs=RECIPE.epochs)
     for name in ("table", "timing", "variant"):
         command_line.add_methods(parts[name], TABLE_METHODS, METHODS)
     command_line.add_compile(parts, ("table", "buffers", "dynamics", "timing", "variant"))

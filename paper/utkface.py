@@ -7,6 +7,7 @@
     python paper/utkface.py sensitivity      CEAG at 92.5 % under tolerances of 0 to 1.5 %
     python paper/utkface.py without-others   NFT at 90 % with and without the people of race Others
     python paper/utkface.py overall          CEAG at 92.5 %: overall accuracy by frequency and group by group
+    python paper/utkface.py variant          some cells under another recipe: what makes a difference
     python paper/utkface.py timing           wall-clock of fleets by themselves
     python paper/utkface.py list             what is finished
 
@@ -35,7 +36,7 @@ from evenprune.models import mobilenet_v2
 from evenprune.paper_printed import FACES, FACES_SPARSITY, OTHERS_SPARSITY, WITHOUT_OTHERS, printed
 from evenprune.recipe import PAPER_SGD, Recipe
 from evenprune.tally import InputProblems
-from paper import command_line, dense_model, results_file, runner
+from paper import command_line, dense_model, results_file, runner, variants
 from paper.cells import KINDS, Cell, Task, table_cells
 from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import Start, Where
@@ -143,11 +144,11 @@ def network(task: Task) -> nn.Module:
     return mobilenet_v2({"race": races, "gender": len(utkface.GENDERS)}[task.target])
 
 
-def measured(model: nn.Module, faces: Faces, where: Where) -> Start:
+def measured(model: nn.Module, faces: Faces, where: Where, recipe: Recipe = RECIPE) -> Start:
     """The dense model on the faces; every row says how large they were."""
     splits = {name: faces.split(name) for name in faces}
     facts = {"image_size": int(splits["train"].inputs.shape[-1])}
-    return runner.measure(model, splits, faces.groups, recipe=RECIPE, where=where, facts=facts)
+    return runner.measure(model, splits, faces.groups, recipe=recipe, where=where, facts=facts)
 
 
 def weights_of(task: Task, flags: argparse.Namespace) -> Path:
@@ -155,13 +156,13 @@ def weights_of(task: Task, flags: argparse.Namespace) -> Path:
     return flags.weights / f"utkface_{name}.safetensors"
 
 
-def start_from(task: Task, flags: argparse.Namespace, where: Where) -> Start:
+def start_from(task: Task, flags: argparse.Namespace, where: Where, recipe: Recipe = RECIPE) -> Start:
     """The stored dense model and the data, checked against the results file before anything is trained."""
     weights, held = weights_of(task, flags), results_file.read(where.results)
     model = dense_model.load_weights(weights, network(task))
     dense_model.refuse_other_weights(held, task, weights, where.results)
     refuse_other_size(results_file.dense_of(held, task), flags.image_size, where.results)
-    return measured(model, faces_of(task, flags), where)
+    return measured(model, faces_of(task, flags), where, recipe)
 
 
 def refuse_other_size(dense: Mapping[str, Any] | None, size: int, results: Path) -> None:
@@ -265,6 +266,13 @@ def without_others(flags: argparse.Namespace, where: Where) -> None:
     fill([cell for task in (FACES, WITHOUT_OTHERS) for cell in others_cells(task, flags.seeds)], flags, where)
 
 
+def variant(flags: argparse.Namespace, where: Where) -> None:
+    task = TASKS[flags.task]
+    cells = table_cells(task, sparsities=flags.sparsity, methods=flags.methods, seeds=flags.seeds)
+    begin = partial(start_from, task, flags, where)
+    variants.run(flags, where, cells, RECIPE, network=network(task), start_from=begin)
+
+
 def timing(flags: argparse.Namespace, where: Where) -> None:
     task = TASKS[flags.task]
     command_line.time_methods(start_from(task, flags, where), task, flags, RECIPE, where)
@@ -292,6 +300,7 @@ COMMANDS: Commands = {
     "sensitivity": sensitivity,
     "without-others": without_others,
     "overall": overall,
+    "variant": variant,
     "timing": timing,
     "list": show,
 }
@@ -303,7 +312,7 @@ def parser() -> argparse.ArgumentParser:
     for part in parts.values():
         part.add_argument("--weights", type=Path, default=PAPER / "weights", help="folder (%(default)s)")
         part.add_argument("--image-size", type=int, default=IMAGE_SIZE, help="side in pixels (%(default)s)")
-    tables = ("required", "all", "table", "sensitivity", "without-others", "overall")
+    tables = ("required", "all", "table", "sensitivity", "without-others", "overall", "variant")
     for name in (*tables, "list"):
         command_line.add_seeds(parts[name])
     for name in tables:
@@ -312,9 +321,11 @@ def parser() -> argparse.ArgumentParser:
     command_line.add_compile(parts, (*tables, "timing"))
     parts["table"].add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parts["table"].add_argument("--sparsity", type=float, nargs="+", default=list(SPARSITIES))
-    parts["timing"].add_argument("--task", default="race/race", choices=TASKS)
+    for name in ("timing", "variant"):
+        parts[name].add_argument("--task", default="race/race", choices=TASKS)
+    variants.add_flags(parts["variant"], sparsity=FACES_SPARSITY, epochs=RECIPE.epochs)
     command_line.add_timing(parts["timing"], sparsity=FACES_SPARSITY, epochs=RECIPE.epochs)
-    for name in ("table", "timing"):
+    for name in ("table", "timing", "variant"):
         command_line.add_methods(parts[name], TABLE_METHODS, METHODS)
     parts["dense"].add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     command_line.add_dense_settings(parts["dense"], epochs=50, lr=0.01, batch=128)

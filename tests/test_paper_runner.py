@@ -21,11 +21,11 @@ from torch import nn
 from torch.optim import SGD
 
 from evenprune import atomic
-from evenprune.models import small_cnn
+from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
-from paper import cells, cifar100, command_line, dense_model, multipliers, results_file, runner
+from paper import cells, cifar100, command_line, dense_model, multipliers, results_file, runner, variants
 from paper.cells import Cell, Task, cell_of, method_of, seeds_in
 from paper.runner import Start, Where
 
@@ -617,8 +617,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_come_back_as_they_were_and_stay_below_five_megabytes(tmp_path: Path) -> None:
-    from evenprune.models import cifar_resnet56
-
     model = cifar_resnet56()
     dense_model.write_weights(tmp_path / "w.safetensors", model)
     assert (tmp_path / "w.safetensors").stat().st_size < 5_000_000
@@ -654,18 +652,23 @@ def run_apart(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_variants_of_the_method_change_one_thing_where_there_are_constraints() -> None:
     made = cells.table_cells(cifar100.TASK, sparsities=[0.95], methods=["NFT", "EL", "CEAG"], seeds=[0])
-    assert [cifar100.varied(cell, "dual_5").dual_lr for cell in made] == [None, 5e-5, 0.005]
-    assert [replace(cifar100.varied(c, "dual_2"), dual_lr=c.dual_lr) for c in made] == made
-    macro = [cifar100.varied(c, "macro") for c in made]
+    assert [variants.varied(cell, "dual_5").dual_lr for cell in made] == [None, 5e-5, 0.005]
+    assert [replace(variants.varied(c, "dual_2"), dual_lr=c.dual_lr) for c in made] == made
+    macro = [variants.varied(c, "macro") for c in made]
     assert [cell.overall for cell in macro] == [None, "macro", "macro"]
     assert [replace(cell, overall=None) for cell in macro] == made
-    assert [cifar100.varied(c, "float32") for c in made] == made
-    assert set(cifar100.DUAL_STEPS) <= set(cifar100.VARIANTS)
+    assert [variants.varied(c, "float32") for c in made] == made
+    assert set(variants.DUAL_STEPS) <= set(variants.VARIANTS)
+
+
+def test_the_last_layers_of_the_networks() -> None:
+    assert variants.last_layer(cifar_resnet56()) == "fc"
+    assert variants.last_layer(mobilenet_v2(5)) == "classifier.1"
 
 
 def test_variants_lie_where_those_of_the_paper_are() -> None:
     results = ROOT / "paper" / "results" / "cifar100.json"
-    found = [cifar100.variant_path(results, name, n) for name, n in (("decay_last", 60), ("plain", 8))]
+    found = [variants.path_of(results, name, n) for name, n in (("decay_last", 60), ("plain", 8))]
     assert [path.name for path in found] == ["cifar100_decay_last.json", "cifar100_plain_8_epochs.json"]
     for path in found:
         assert len(results_file.read(path)["runs"]) > 0  # they are kept in the repository

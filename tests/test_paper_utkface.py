@@ -220,6 +220,10 @@ def test_all_commands_one_after_another(
     assert call("overall", "--seeds=0-1", "--fleet=4") == 0
     assert call("without-others", "--seeds=0") == 0
     assert call("timing", "--methods", "NFT", "--epochs=2", "--fleet=2") == 0
+    assert call("variant", "decay_last", "--methods", "NFT", "--seeds=0") == 0
+    path = tmp_path / "variants" / f"utkface_decay_last_{FEW.epochs}_epochs.json"
+    (apart,) = results_file.read(path)["runs"]
+    assert (apart["recipe"], apart["image_size"], apart["sparsity"]) == ("decay_last", SIDE, 0.925)
     document = document_in(tmp_path)
     assert runner.problems(document) == []
     found = [

@@ -1,0 +1,73 @@
+"""Cells of the tables under another recipe, in results files of their own: what makes a difference?"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenprune.recipe import Recipe
+from paper import runner
+from paper.cells import Cell
+from paper.command_line import recipe_for
+from paper.runner import Start, Where
+
+PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
+DUAL_STEPS = {f"dual_{times:g}": times for times in (1.25, 1.4, 2, 3, 5)}  # times the paper's
+LAST = "decay_last"
+VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the tables
+    "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
+    "fast": {},  # to compare the plain one with, where both are shortened
+    LAST: {},  # weights are decayed as by the paper's published code: those of the last layer alone
+    "float32": {"precision": "float32"},  # as the paper's, but in fleets and graphs
+    **{name: {} for name in DUAL_STEPS},
+    "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
+}
+
+
+def path_of(results: Path, recipe: str, epochs: int) -> Path:
+    short = "" if epochs == runner.RECIPE.epochs else f"_{epochs}_epochs"
+    return results.parent / "variants" / f"{results.stem}_{recipe}{short}.json"
+
+
+def varied(cell: Cell, recipe: str) -> Cell:
+    """What a variant changes in the method itself, where it has constraints."""
+    if cell.dual_lr is None:
+        return cell
+    step = float(f"{DUAL_STEPS.get(recipe, 1) * cell.dual_lr:.6g}")
+    return replace(cell, dual_lr=step, overall="macro" if recipe == "macro" else cell.overall)
+
+
+def run(
+    flags: argparse.Namespace,
+    where: Where,
+    cells: Sequence[Cell],
+    recipe: Recipe,
+    *,
+    network: nn.Module,
+    start_from: Callable[[Recipe], Start],
+) -> None:
+    """The cells, of one task. recipe: that of the tables; network: what is trained, with any weights."""
+    apart = replace(where, results=path_of(where.results, flags.recipe, flags.epochs))
+    changes = {"decay_only": (last_layer(network),)} if flags.recipe == LAST else VARIANTS[flags.recipe]
+    recipe = recipe_for(flags, replace(runner.shortened(recipe, flags.epochs), **changes))
+    cells = [varied(cell, flags.recipe) for cell in cells]
+    if runner.is_finished(cells, apart):
+        return
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe not in ("plain", "float32")):
+        start = start_from(recipe)  # the dense model in the precision of the runs
+        facts = {**start.facts, "recipe": flags.recipe, "epochs": flags.epochs}
+        runner.fill(replace(start, facts=facts), cells, recipe, apart)
+
+
+def last_layer(network: nn.Module) -> str:
+    return [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+
+
+def add_flags(part: argparse.ArgumentParser, *, sparsity: float, epochs: int) -> None:
+    part.add_argument("recipe", choices=VARIANTS)
+    part.add_argument("--sparsity", type=float, nargs=1, default=[sparsity])
+    part.add_argument("--epochs", type=int, default=epochs)
