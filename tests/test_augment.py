@@ -264,7 +264,11 @@ def test_colours_undo_the_normalisation_of_the_data() -> None:
     assert "Colour(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))" in problem
     fitting = Colour(mean=MEAN, std=STD)
     assert unfit(fitting, given, mean=mean, std=std) == []
-    assert len(unfit(Colour(), normalised(pixels()))) == 1
+    whole = torch.stack([torch.zeros(3, 5, 5), torch.ones(3, 5, 5)])
+    for seen in (normalised(whole), normalised(whole).numpy()):
+        assert unfit(fitting, seen) == []
+        assert len(unfit(Colour(), seen)) == 1
+    assert unfit(Colour(0, 0, 0), normalised(whole)) == []  # changes nothing
     assert unfit(fitting, torch.tensor([0.0, 1.0]).expand(4, 3, 1, 2), mean=mean, std=std) == []
     assert unfit(lambda inputs, uniform: inputs, torch.zeros(4, 5)) == []  # of the user's own
 

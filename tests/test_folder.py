@@ -437,6 +437,8 @@ def test_labels_become_class_ids():
     assert numbered(["0.0", "10.0", "2.0"])[0] == [0, 10, 2]
     assert numbered(["0.5", "1.0"])[1] == ("0.5", "1.0")
     assert numbered(["m", "f"], classes=["m", "f"]) == ([0, 1], ("m", "f"), [])
+    for odd in (["1", "inf"], [1.0, "x", 0.5], [10**400, 0.5, "y"], [[0, 1], [1, 0]]):
+        assert numbered(odd)[2] == []
     assert numbered([1, 2], classes=["2", "1"]) == ([1, 0], ("2", "1"), [])
     assert numbered([1, 0], known=["m", "f", "x"]) == ([1, 0], ("m", "f", "x"), [])
 
@@ -447,7 +449,7 @@ def test_labels_become_class_ids():
         (["a", "a"], {}, "one class only: every label is 'a'"),
         (["a", "b", None, ""], {}, "2 of 4 samples have no label: '2', '3'"),
         ([0.5, 0.25], {}, "fractions such as 0.5"),
-        (["1", "0.5", "0.25"], {}, "fractions such as '0.5', '0.25'"),
+        (["1", "0.5", "0.5", "0.25"], {}, "fractions such as '0.5', '0.25': a class is a name"),
         ([-1, 0], {}, "from -1 to 0"),
         ([0, 1999, 2024], {}, "from 0 to 2,024, 3 different ones: class ids are 0, 1, 2"),
         (["a", "b"], {"classes": ["a", "c"]}, "there are labels 'b', which classes does not name: 'a', 'c'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from evenprune.masks import Masks
 from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import predict
 from evenprune.recipe import Recipe, Run, Split
+from evenprune.result import _in_both_modes
 from evenprune.training import fit
 from tests import still_channels
 from tests.training_cases import Branching, trained
@@ -73,6 +75,7 @@ class Odd(nn.Module):
         self.tied_too.weight = self.tied.weight
         self.left, self.right, self.summed = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.rows, self.own = nn.Linear(4, 5), nn.BatchNorm1d(5)
+        self.shared, self.behind, self.behind_too = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
         self.along, self.steps = (
             nn.Linear(5, 6),
             nn.BatchNorm1d(2),
@@ -84,6 +87,7 @@ class Odd(nn.Module):
         x = self.biased(self.after_turned(self.turned(x)))
         x = x + self.one_of_two(F.relu(x))
         x = self.tied_too(self.other(self.tied(self.one(self.weightless(self.plain(x))))))
+        x = self.behind_too(self.shared(self.behind(self.shared(x))))
         x = self.summed(self.left(x) + self.right(x))  # constants: both have a bias
         x = self.own(F.softplus(self.rows(x.mean(dim=(2, 3)))))
         return self.steps(self.along(x.unsqueeze(1).expand(-1, 2, -1)))  # type: ignore[no-any-return]
@@ -176,15 +180,89 @@ def test_a_bias_that_is_excluded_stays_and_what_is_behind_it() -> None:
     assert masks.kept()["three.weight"].tolist() == [True, True, True, False]
 
 
-def test_a_linear_layer_along_another_dimension_is_known_by_its_own_weights() -> None:
+ONE = {"bias": False, "kernel_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("parts", "inputs"),
+    [
+        ([nn.Conv1d(4, 6, **ONE), nn.Linear(6, 6), nn.BatchNorm1d(6)], (4, 6)),  # along another dimension
+        ([nn.Conv2d(4, 6, **ONE), nn.Flatten(1, 2), nn.Linear(7, 42), nn.BatchNorm1d(42)], (4, 7, 7)),
+        ([nn.Conv1d(4, 6, **ONE), nn.Flatten(0, 1), nn.Linear(6, 6), nn.BatchNorm1d(6)], (4, 6)),
+        ([nn.Conv1d(4, 6, **ONE), nn.Flatten(), nn.BatchNorm1d(36)], (4, 6)),
+        ([nn.Linear(7, 4), nn.MaxPool1d(3, 1, 1), nn.BatchNorm1d(4)], (7,)),  # of neighbours
+    ],
+)
+def test_dimensions_that_are_no_channels_are_none(parts: list[nn.Module], inputs: tuple[int, ...]) -> None:
+    model = nn.Sequential(*parts)
+    assert norms_of(model, keep=()) == set()
+    assert model(torch.randn(3, *inputs)).isfinite().all()  # it is a network
+
+
+def test_linear_layers_on_sequences_keep_their_norms() -> None:
     model = nn.Sequential(
-        nn.Conv1d(1, 4, 1, bias=False), nn.Conv1d(4, 6, 1, bias=False), nn.Linear(7, 6), nn.BatchNorm1d(6),
-        nn.Flatten(), nn.Linear(36, 2),
-    )  # fmt: skip
-    masks = Masks.of(model)
-    masks["1.weight"][0] = False
-    masks["2.weight"][5] = False
-    assert masks.kept()["3.weight"].tolist() == [True] * 5 + [False]
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.BatchNorm1d(16)
+    )
+    assert {name for step in steps_of(model, dims=2) for name in step.goes} >= {
+        "1.weight",
+        "4.bias",
+        "0.bias",
+    }
+    assert steps_of(model) == steps_of(model, dims=2)
+    assert not any(step.weight for step in steps_of(model, dims=3))
+
+
+class Written(nn.Module):
+    """A value that a sum has changed, in one way or another, or that only looks like one term of it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.first, self.norm = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)
+        self.second, self.more = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.second(x)
+        if self.how == "keyword":
+            y = torch.add(y, other=x)
+        elif self.how == "method":
+            y = y.add(other=x)
+        elif self.how == "in place":
+            y.add_(x)
+        elif self.how == "number":
+            y = y + 1
+        elif self.how == "parameter":
+            y = y + self.more.weight.view(1, -1, 1, 1) * x
+        return self.more(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["keyword", "method", "in place", "number", "parameter"])
+def test_sums_that_are_not_understood_keep_what_is_behind_them(how: str) -> None:
+    assert norms_of(Written("not at all"), keep=()) == {"more"}
+    assert norms_of(Written(how), keep=()) == set()
+
+
+def test_a_hook_may_change_what_comes_out() -> None:
+    model = Written("not at all")
+    model.second.register_forward_hook(lambda module, inputs, output: output + inputs[0])
+    assert norms_of(model, keep=()) == set()
+    whole = nn.Sequential(nn.Sequential(nn.Conv2d(1, 4, 1)), nn.BatchNorm2d(4))
+    assert norms_of(whole, keep=()) == {"1"}
+    whole[0].register_forward_hook(lambda module, inputs, output: output + 1)
+    assert steps_of(whole) == ()
+
+
+def test_modules_may_be_called_as_functions_are() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.relu, self.norm = nn.Conv2d(1, 4, 1), nn.Softplus(), nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.relu(self.conv(x)))  # type: ignore[no-any-return]
+
+    assert norms_of(Named(), keep=()) == set()
 
 
 def test_the_architectures_may_lose_channels_behind_every_convolution_that_is_pruned() -> None:
@@ -355,8 +433,13 @@ def test_a_result_tells_of_models_that_answer_otherwise_in_evaluation(traceable:
     found = evenprune.prune(model, train=split, test=new, recipe=decaying(), hooks=[], **asked)
     told = [note for note in found.notes if "than while it was trained" in note]
     assert bool(told) is not traceable
+    run = found.fitted[0]
+    seen = _in_both_modes([replace(run, kept_epoch=7)])
+    assert seen == {0: (run.history[7]["accuracy"], run.predictions["train"].correct.float().mean())}
+    balanced = replace(run.run, method=replace(run.run.method, sampling="balanced"))
+    assert _in_both_modes([replace(run, run=balanced)]) == {}  # rare groups count more in training
+    assert _in_both_modes([replace(run, model=nn.Linear(40, 5))]) == {}
     if told:
-        run = found.fitted[0]
         share = run.predictions["train"].correct.float().mean()
         assert f"(seed 0: {share:.0%} instead of {run.history[-1]['accuracy']:.0%})" in told[0]
 

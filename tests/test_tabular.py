@@ -300,6 +300,7 @@ def test_numbers_that_count_the_rows_are_noted(tmp_path: Path) -> None:
     assert note.startswith("id holds the whole numbers from 1,000 to 1,199, each once, as an input")
     assert "ignore=['id'] (--ignore 'id')" in note
     assert load(tmp_path, large(id=[*numbers[:-1], 5])).description.notes == ()
+    assert load(tmp_path, large(id=[number + 0.5 for number in numbers])).description.notes == ()
 
 
 def test_many_categories_take_the_room_of_the_inputs_few_times(tmp_path: Path) -> None:

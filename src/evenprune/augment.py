@@ -213,15 +213,13 @@ def _uncoloured(
     channels = inputs.shape[1]
     if channels not in (1, 3):
         return [f"augment: colour is for 1 or 3 channels; the inputs have {channels}"]
-    if not {len(colour.mean), len(colour.std)} <= {1, channels}:
-        return []  # told by Colour itself
-    bytes_ = inputs.dtype in (np.uint8, torch.uint8)
-    low, high = (0.0, 1.0) if bytes_ else (float(inputs.min()), float(inputs.max()))
-    ends = torch.tensor([[low], [high]], dtype=torch.float64).expand(2, channels)  # as stored
+    if not any(colour._strengths) or not {len(colour.mean), len(colour.std)} <= {1, channels}:
+        return []  # it changes nothing, or says itself what is wrong
+    ends = _ends(inputs)  # as stored
     if mean is not None and std is not None:
-        ends = (ends - mean.double()) / std.double()  # as the network sees them
-    seen = ends * torch.tensor(colour.std).double() + torch.tensor(colour.mean).double()
-    if float(seen.min()) >= -NEAR and float(seen.max()) <= 1 + NEAR:
+        ends = (ends - mean.flatten().double()) / std.flatten().double()  # as the network sees them
+    pixels = ends * torch.tensor(colour.std).double() + torch.tensor(colour.mean).double()
+    if float(pixels.min()) >= -NEAR and float(pixels.max()) <= 1 + NEAR:
         return []
     if mean is not None and std is not None:
         own = [tuple(round(value, 4) for value in numbers.flatten().tolist()) for numbers in (mean, std)]
@@ -230,6 +228,15 @@ def _uncoloured(
             f"numbers, Colour(mean={own[0]}, std={own[1]})"
         ]
     return [
-        f"augment: colour changes pixels in 0 … 1 or bytes; the inputs go from {low:.3g} to {high:.3g}. Give "
-        "bytes, with a model that normalises them itself; from Python, Colour(mean=…, std=…)"
+        f"augment: colour changes pixels in 0 … 1 or bytes; the inputs go from {float(ends.min()):.3g} to "
+        f"{float(ends.max()):.3g}. Give bytes, with a model that normalises them itself; from Python, "
+        "Colour(mean=…, std=…)"
     ]
+
+
+def _ends(inputs: NDArray[Any] | Tensor) -> Tensor:
+    """The least and the largest value of each channel [2, channels]; bytes are taken to use their range."""
+    if inputs.dtype in (np.uint8, torch.uint8):
+        return torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, inputs.shape[1])
+    by_channel = torch.as_tensor(inputs).detach().cpu()
+    return torch.stack([by_channel.amin((0, 2, 3)), by_channel.amax((0, 2, 3))]).double()

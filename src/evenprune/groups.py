@@ -310,7 +310,7 @@ def numbers_of(column: NDArray[Any]) -> tuple[FloatArray, dict[int, Any]]:
     for place, value in enumerate(column.tolist()):
         try:
             numbers[place] = np.nan if is_missing(value) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             wrong[place] = value
     return numbers, wrong
 

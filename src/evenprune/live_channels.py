@@ -22,7 +22,7 @@ import copy
 import functools
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +36,13 @@ _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _ACTS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh)
 _POOLS = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd)
 _KEEP_ZEROS = (*_ACTS, *_POOLS, nn.Identity, _DropoutNd)
-_ACT_CALLS = (F.relu, F.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardswish, F.tanh, F.dropout)
+_FEATURES = (nn.Linear, nn.BatchNorm1d, nn.Identity, _DropoutNd)  # of [batch, features] they make the same
+_ACT_CALLS = (
+    *(F.relu, F.relu_, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardswish, F.tanh, F.dropout),
+    *(torch.relu, torch.relu_, torch.tanh, "relu", "relu_", "tanh"),
+)
 _POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d)
-_CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS, torch.relu, torch.relu_, torch.tanh, "relu", "relu_", "tanh")
+_CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS)
 _SUMS = (operator.add, torch.add, "add")  # as += is traced, too
 _FLATTENS = (torch.flatten, "flatten")
 
@@ -54,15 +58,30 @@ class Step:
     goes: tuple[str, ...] = ()  # parameters that go with the channel: a bias, a norm's scale and shift
 
 
-def steps_of(model: nn.Module) -> tuple[Step, ...]:
-    """In the order of the computation; none for a model that cannot be traced (of a fleet, ask the model)."""
+def steps_of(model: nn.Module, *, dims: int | None = None) -> tuple[Step, ...]:
+    """In the order of the computation; none for a model that cannot be traced (of a fleet, ask the model).
+
+    dims: of the network's inputs, with the batch; where it is not given, linear layers that read these (and
+    not a flattened value) are taken to read [batch, features].
+    """
+    hooked = {name for name, m in model.named_modules() if m._forward_hooks or m._forward_pre_hooks}
+    if any(True for name in hooked for _ in model.get_submodule(name).children()):
+        return ()  # what comes out of a part of the network may be something else
     try:
         with torch.random.fork_rng(devices=[]):
             graph = fx.Tracer().trace(_bare(model))
     except Exception:  # whatever a user's forward does with what is not a tensor
         return ()
     times = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    return tuple(step for step in (_step(node, model, times) for node in graph.nodes) if step is not None)
+    flat, steps = set[str](), list[Step]()
+    for node in graph.nodes:
+        if _is_flat(node, model, flat, dims):
+            flat.add(node.name)
+        step = None if str(node.target) in hooked else _step(node, model, times, flat)
+        steps += [] if step is None else [step]
+    changed = {str(node.args[0]) for node in graph.nodes if _changes_its_input(node)}
+    read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    return tuple(step for step in steps if step.value not in changed and not read & {*step.goes})
 
 
 def _bare(model: nn.Module) -> nn.Module:
@@ -74,40 +93,72 @@ def _bare(model: nn.Module) -> nn.Module:
     return bare
 
 
-def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int]) -> Step | None:
-    if node.op in ("call_function", "call_method"):
-        terms = node.args[:2] if node.target in _SUMS else node.args[:1]
-        sources = tuple(term.name for term in terms if isinstance(term, fx.Node))
-        known = node.target in _SUMS or node.target in _CALLS_KEEP_ZEROS
-        if node.target in _FLATTENS and node.args[1:] == (1,):
-            known = _only_linear_layers_read(node, model)
-        return Step(node.name, sources) if known and sources and len(sources) == len(terms) else None
-    source = node.args[0] if node.args else node.kwargs.get("input")
-    if node.op != "call_module" or not isinstance(source, fx.Node):
+def _calls(node: fx.Node, known: Collection[object]) -> bool:
+    """Whether it calls one of these functions or methods; modules may bear the same names."""
+    return node.op in ("call_function", "call_method") and node.target in known
+
+
+def _module(node: fx.Node, model: nn.Module) -> nn.Module | None:
+    return model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+
+def _inputs(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The values that a step reads: of a sum its two terms, else one; none where it is not that simple."""
+    if node.op not in ("call_function", "call_method", "call_module"):
+        return ()
+    terms = node.args if (sums := _calls(node, _SUMS)) else node.args[:1] or (node.kwargs.get("input"),)
+    found = tuple(term for term in terms if isinstance(term, fx.Node))
+    return found if len(found) == 1 + sums else ()
+
+
+def _is_flat(node: fx.Node, model: nn.Module, flat: Collection[str], dims: int | None) -> bool:
+    """Whether a value is known to be [batch, features]."""
+    if node.op == "placeholder":
+        return dims in (None, 2)
+    module = _module(node, model)
+    same = _calls(node, (*_SUMS, *_ACT_CALLS)) or isinstance(module, (*_FEATURES, *_ACTS))
+    inputs = _inputs(node)
+    return _flattens(node, module) or bool(same and inputs and all(i.name in flat for i in inputs))
+
+
+def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
+    if isinstance(module, nn.Flatten):
+        return (module.start_dim, module.end_dim) == (1, -1)
+    return _calls(node, _FLATTENS) and node.args[1:] == (1,) and not node.kwargs
+
+
+def _changes_its_input(node: fx.Node) -> bool:
+    """Methods such as add_, but not relu_."""
+    named = node.op == "call_method" and str(node.target).endswith("_")
+    return named and node.target not in _CALLS_KEEP_ZEROS and bool(node.args)
+
+
+def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int], flat: Collection[str]) -> Step | None:
+    module, inputs = _module(node, model), _inputs(node)
+    if not inputs:
         return None
-    name, sources = str(node.target), (source.name,)
-    module = model.get_submodule(name)
+    sources = tuple(value.name for value in inputs)
     if type(module) in _LAYERS:
-        return _layer_step(node, sources, model, times)
+        return _layer_step(node, sources, model, times, flat)
     if isinstance(module, _BatchNorm):
+        name = str(node.target)
         return Step(node.name, sources, goes=scale_and_shift(name)) if times[name] == 1 else None
-    if isinstance(module, nn.Flatten) and module.start_dim == 1 and _only_linear_layers_read(node, model):
-        return Step(node.name, sources)
-    return Step(node.name, sources) if isinstance(module, _KEEP_ZEROS) else None
+    if _flattens(node, module):
+        readers = [type(_module(reader, model)) for reader in node.users]
+        return Step(node.name, sources) if set(readers) == {nn.Linear} else None
+    if isinstance(module, _POOLS) or _calls(node, _POOL_CALLS):  # along the features, of flat values
+        return None if sources[0] in flat else Step(node.name, sources)
+    keeps = isinstance(module, _KEEP_ZEROS) or _calls(node, (*_CALLS_KEEP_ZEROS, *_SUMS))
+    return Step(node.name, sources) if keeps else None
 
 
 def _layer_step(
-    node: fx.Node, sources: tuple[str, ...], model: nn.Module, times: Mapping[str, int]
+    node: fx.Node, sources: tuple[str, ...], model: nn.Module, times: Mapping[str, int], flat: Collection[str]
 ) -> Step | None:
-    """Of a convolution or linear layer; without a norm behind it, a bias stays, and so does its channel.
-
-    Features of a linear layer are the channels of the norm behind it for inputs [batch, features]; those of
-    sequences are seldom as many as the steps that the norm would count there.
-    """
+    """Of a convolution or linear layer; without a norm behind it, a bias stays, and so does its channel."""
     name = str(node.target)
     module, norm = model.get_submodule(name), _norm_behind(node, model)
-    features = isinstance(norm, nn.BatchNorm1d) and norm.num_features == getattr(module, "out_features", 0)
-    if type(module) is nn.Linear and not features:
+    if type(module) is nn.Linear and (norm is None or node.name not in flat):
         return None
     if module.bias is not None and (norm is None or times[name] > 1):
         return None
@@ -119,21 +170,12 @@ def _norm_behind(node: fx.Node, model: nn.Module) -> nn.Module | None:
     """The norm that alone sees a value, as it is or after what keeps zeros at zero."""
     while len(node.users) == 1:
         (node,) = node.users
-        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        module = _module(node, model)
         if isinstance(module, _BatchNorm):
             return module
-        if not isinstance(module, _KEEP_ZEROS) and (
-            module is not None or node.target not in _CALLS_KEEP_ZEROS
-        ):
+        if not isinstance(module, _KEEP_ZEROS) and not _calls(node, _CALLS_KEEP_ZEROS):
             return None
     return None
-
-
-def _only_linear_layers_read(node: fx.Node, model: nn.Module) -> bool:
-    modules = [
-        reader.op == "call_module" and model.get_submodule(str(reader.target)) for reader in node.users
-    ]
-    return all(type(module) is nn.Linear for module in modules)
 
 
 def scale_and_shift(norm: str) -> tuple[str, str]:
@@ -164,9 +206,9 @@ def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _read(links: Tensor, inputs: Tensor | None, groups: int) -> Tensor:
     """Which filters read a channel that is left. [runs, filters]"""
-    runs, filters, own = links.shape
-    if inputs is None or own * groups % inputs.shape[1]:  # a linear layer along another dimension
+    if inputs is None:
         return links.any(2)
+    runs, filters, own = links.shape
     inputs = inputs.repeat_interleave(own * groups // inputs.shape[1], dim=1)  # pixels of flattened channels
     of_groups = inputs.reshape(runs, groups, -1).repeat_interleave(filters // groups, dim=1)
     return (links & of_groups).any(2)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenprune import atomic, biased_runs, comparison_page, comparison_text, diagnostics, report, run_figures
 from evenprune.audit import audit
@@ -274,12 +275,15 @@ class Result:
 
 
 def _in_both_modes(trained: Iterable[Fitted]) -> dict[int, tuple[float, float]]:
-    """By seed, accuracy on the training samples in both modes, of runs that saw each of them as often."""
+    """By seed, accuracy on the training samples in both modes, of runs with norms that saw each as often."""
     return {
-        one.run.seed: (row["accuracy"], float(one.predictions[TRAIN].correct.float().mean()))
+        one.run.seed: (
+            one.history[one.kept_epoch]["accuracy"],
+            float(one.predictions[TRAIN].correct.float().mean()),
+        )
         for one in trained
-        if one.run.method.sampling == "uniform" and not biased_runs.is_biased(one.run)
-        if (row := one.history[one.kept_epoch])["accuracy"] is not None
+        if one.run.method.sampling == "uniform"
+        and any(isinstance(module, _BatchNorm) for module in one.model.modules())
     }
 
 

@@ -184,7 +184,7 @@ def _fit_fleet(job: Job) -> list[Fitted]:
 def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -> Loop:
     """Of all that train, before the first step."""
     network = lineup.dense_network(job.model, job.data, job.crew, job.recipe, device=job.device)
-    steps = steps_of(job.model)
+    steps = steps_of(job.model, dims=train.inputs.ndim)
     masks = Masks.of(network, runs=len(job.crew), exclude=job.recipe.exclude, steps=steps)
     return build(
         network,

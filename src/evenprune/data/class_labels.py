@@ -159,8 +159,12 @@ def empty_classes(ids: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
 
 
 def _fractions(given: list[Any]) -> list[str]:
-    numbers, words = numbers_of(np.array(given, dtype=object))
-    fractions = [value for value, number in zip(given, numbers, strict=True) if number % 1]
+    numbers, words = numbers_of(np.fromiter(given, dtype=object, count=len(given)))  # lists stay lists
+    fractions = [value for value, x in zip(given, numbers, strict=True) if np.isfinite(x) and x % 1]
     if words or not fractions:
         return []
-    return [f"the labels are fractions such as {listed(fractions[:3])}: a class is a name, or a whole number"]
+    shown = listed(list(dict.fromkeys(fractions))[:3])
+    return [
+        f"the labels are fractions such as {shown}: a class is a name, or a whole number. If these are "
+        "names, list all of them as classes (--classes)"
+    ]

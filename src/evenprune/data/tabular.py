@@ -282,10 +282,12 @@ def _no_category(column: pl.Series, what: str, name: str) -> list[str]:
 
 def _row_numbers(name: str, numbers: FloatArray) -> list[str]:
     """A note on numbers that count the rows, in some order."""
-    if not name.strip() or len(numbers) <= FEW_VALUES or not (np.diff(np.sort(numbers)) == 1).all():
+    ordered = np.sort(numbers)
+    counts = len(numbers) > FEW_VALUES and ordered[0].is_integer() and bool((np.diff(ordered) == 1).all())
+    if not name.strip() or not counts:
         return []
     return [
-        f"{name} holds the whole numbers from {numbers.min():,.0f} to {numbers.max():,.0f}, each once, as an "
+        f"{name} holds the whole numbers from {ordered[0]:,.0f} to {ordered[-1]:,.0f}, each once, as an "
         f"input; if it counts the rows, leave it out: {_without(name)}."
     ]
 
