@@ -65,7 +65,7 @@ def steps_of(model: nn.Module, *, dims: int | None = None) -> tuple[Step, ...]:
     not a flattened value) are taken to read [batch, features].
     """
     hooked = {name for name, m in model.named_modules() if m._forward_hooks or m._forward_pre_hooks}
-    if any(True for name in hooked for _ in model.get_submodule(name).children()):
+    if any(list(model.get_submodule(name).children()) for name in hooked):
         return ()  # what comes out of a part of the network may be something else
     try:
         with torch.random.fork_rng(devices=[]):
