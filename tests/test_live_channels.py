@@ -265,6 +265,36 @@ def test_modules_may_be_called_as_functions_are() -> None:
     assert norms_of(Named(), keep=()) == set()
 
 
+class Squeezing(nn.Module):
+    """Squeeze and excitation, as in MobileNetV3: channels are multiplied by what all of them say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.depth, self.one = nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm2d(4)
+        self.squeeze, self.excite = nn.Conv2d(4, 2, 1), nn.Conv2d(2, 4, 1)
+        self.project, self.two, self.last = nn.Conv2d(4, 3, 1), nn.BatchNorm2d(3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.hardswish(self.one(self.depth(F.relu(self.first(x)))))
+        scale = self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1))))
+        x = self.two(self.project(torch.sigmoid(scale) * x))
+        return self.last(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+def test_a_product_with_nothing_is_nothing() -> None:
+    model = disturbed(Squeezing())
+    masks = Masks.of(model)
+    masks["depth.weight"][1] = False
+    masks["project.weight"][2, [0, 2, 3]] = False  # reads that channel alone
+    assert masks.kept()["two.weight"].tolist() == [True, True, False]
+    masks.apply_(model)
+    inputs = torch.randn(4, 1, 5, 5)
+    answers = model.eval()(inputs)
+    with torch.no_grad():
+        model.project.weight[:, 1] = 7.0  # of what is gone, there is nothing to be read
+    torch.testing.assert_close(model(inputs), answers)
+
+
 def test_the_architectures_may_lose_channels_behind_every_convolution_that_is_pruned() -> None:
     for model in (mobilenet_v2(5), cifar_resnet56(10), small_cnn()):
         norms = [n for n, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]

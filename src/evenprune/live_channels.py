@@ -11,6 +11,7 @@ evaluation, in every precision and copy of the model.
     a feature of a linear layer           the same, if a norm is behind it (a flattened channel is many)
     of a norm, a pooling, a ReLU          if that of its input is (what keeps zeros at zero)
     of a sum                              if that of one of its terms is
+    of a product                          if those of all its factors are (as of squeeze and excitation)
     of anything else                      always
 
 The paper's table of active parameters leaves out the norms of filters without weights, too.
@@ -44,6 +45,7 @@ _ACT_CALLS = (
 _POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d)
 _CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS)
 _SUMS = (operator.add, torch.add, "add")  # as += is traced, too
+_PRODUCTS = (operator.mul, torch.mul, "mul")
 _FLATTENS = (torch.flatten, "flatten")
 
 
@@ -55,6 +57,7 @@ class Step:
     sources: tuple[str, ...]
     weight: str | None = None  # of a convolution or a linear layer
     groups: int = 1
+    product: bool = False  # of its sources, not their sum
     goes: tuple[str, ...] = ()  # parameters that go with the channel: a bias, a norm's scale and shift
 
 
@@ -103,12 +106,13 @@ def _module(node: fx.Node, model: nn.Module) -> nn.Module | None:
 
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The values that a step reads: of a sum its two terms, else one; none where it is not that simple."""
+    """The values that a step reads: two of a sum or product, else one; none where it is not that simple."""
     if node.op not in ("call_function", "call_method", "call_module"):
         return ()
-    terms = node.args if (sums := _calls(node, _SUMS)) else node.args[:1] or (node.kwargs.get("input"),)
+    both = _calls(node, (*_SUMS, *_PRODUCTS))
+    terms = node.args if both else node.args[:1] or (node.kwargs.get("input"),)
     found = tuple(term for term in terms if isinstance(term, fx.Node))
-    return found if len(found) == 1 + sums else ()
+    return found if len(found) == 1 + both else ()
 
 
 def _is_flat(node: fx.Node, model: nn.Module, flat: Collection[str], dims: int | None) -> bool:
@@ -116,7 +120,7 @@ def _is_flat(node: fx.Node, model: nn.Module, flat: Collection[str], dims: int |
     if node.op == "placeholder":
         return dims in (None, 2)
     module = _module(node, model)
-    same = _calls(node, (*_SUMS, *_ACT_CALLS)) or isinstance(module, (*_FEATURES, *_ACTS))
+    same = _calls(node, (*_SUMS, *_PRODUCTS, *_ACT_CALLS)) or isinstance(module, (*_FEATURES, *_ACTS))
     inputs = _inputs(node)
     return _flattens(node, module) or bool(same and inputs and all(i.name in flat for i in inputs))
 
@@ -148,8 +152,10 @@ def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int], flat: Colle
         return Step(node.name, sources) if set(readers) == {nn.Linear} else None
     if isinstance(module, _POOLS) or _calls(node, _POOL_CALLS):  # along the features, of flat values
         return None if sources[0] in flat else Step(node.name, sources)
-    keeps = isinstance(module, _KEEP_ZEROS) or _calls(node, (*_CALLS_KEEP_ZEROS, *_SUMS))
-    return Step(node.name, sources) if keeps else None
+    product = _calls(node, _PRODUCTS)
+    keeps = product or isinstance(module, _KEEP_ZEROS) or _calls(node, (*_CALLS_KEEP_ZEROS, *_SUMS))
+    alike = len({source in flat for source in sources}) == 1  # else their channels lie in other dimensions
+    return Step(node.name, sources, product=product) if keeps and alike else None
 
 
 def _layer_step(
@@ -195,6 +201,8 @@ def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor
             if step.weight not in links:
                 continue
             channels = _read(links[step.weight], known[0] if known else None, step.groups)
+        elif step.product and known:  # whatever the other factor is
+            channels = functools.reduce(torch.logical_and, known)
         elif len(known) == len(step.sources):
             channels = functools.reduce(torch.logical_or, known)
         else:
