@@ -281,6 +281,69 @@ class Squeezing(nn.Module):
         return self.last(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
+class Drawn(nn.Module):
+    """A network of random parts: each reads one or two of the values before it."""
+
+    def __init__(self, plan: list[tuple[str, int, int]], seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.plan, self.stem = plan, nn.Conv2d(1, 4, 1)
+        self.parts = nn.ModuleList(self.part(name) for name, _, _ in plan)
+        self.last = nn.Linear(4, 2)
+
+    @staticmethod
+    def part(name: str) -> nn.Module:
+        norm, wide = nn.BatchNorm2d(4), {"depthwise": 1, "joined": 8}.get(name, 4)
+        conv = nn.Conv2d(wide, 4, 1, bias=name in ("biased", "behind ReLU"))
+        layers = {
+            "plain": [conv, norm, nn.ReLU()],
+            "behind ReLU": [conv, nn.ReLU(), norm],
+            "biased": [conv],
+            "depthwise": [nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False), norm, nn.Hardswish()],
+            "joined": [conv, norm],
+            "pooled": [nn.AvgPool2d(3, 1, 1), norm],
+            "shifted": [nn.Sigmoid(), norm],
+        }
+        return nn.Sequential(*layers.get(name, [norm]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [self.stem(x)]
+        for (name, i, j), part in zip(self.plan, self.parts, strict=True):
+            a, b = values[-1 - i % len(values)], values[-1 - j % len(values)]
+            joined = torch.cat([a, b], 1) if name == "joined" else a + b if name == "sum" else a
+            values.append(part(a * b if name == "product" else joined))
+        return self.last(sum(values[1:], values[0]).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+NAMES = ("plain", "behind ReLU", "biased", "depthwise", "joined", "pooled", "shifted", "sum", "product")
+PLANS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=9
+)
+
+
+@given(PLANS, st.integers(0, 10_000), st.floats(0.6, 0.93))
+@settings(deadline=None, max_examples=200)
+def test_what_goes_never_depended_on_the_inputs(
+    plan: list[tuple[str, int, int]], seed: int, sparsity: float
+) -> None:
+    """Every norm whose channel goes sees nothing there, for any input; and what is left is not touched."""
+    model = disturbed(Drawn([("plain", 0, 0), *plan], seed), seed)
+    masks, before = Masks.of(model), copy.deepcopy(model.state_dict())
+    masks.prune_(model, sparsity)
+    kept = masks.kept()
+    for name, mask in kept.items():
+        values = model.get_parameter(name)
+        assert torch.equal(values, torch.where(mask.reshape(values.shape), before[name], 0))
+    seen = dict[str, Tensor]()
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            module.register_forward_hook(lambda _, inputs, __, name=name: seen.update({name: inputs[0]}))
+    model.eval()(torch.randn(6, 1, 5, 5, generator=torch.Generator().manual_seed(seed)))
+    for name, inputs in seen.items():
+        if f"{name}.weight" in kept:
+            assert not inputs[:, ~kept[f"{name}.weight"]].any()
+
+
 def test_a_product_with_nothing_is_nothing() -> None:
     model = disturbed(Squeezing())
     masks = Masks.of(model)

@@ -87,11 +87,11 @@ def moving(x: Tensor) -> Tensor:
     """x; no gradient passes to channels that stand still: one value, not zero, at every pixel of the batch.
 
     Pruning leaves some of them where live_channels does not see that a filter reads constants only (behind a
-    sum of biases, a concatenation). Their norms multiply gradients by 1 / √eps = 316, layer upon layer. The
-    sum over all pixels is zero, and with it the gradient of every parameter before; in 16 bits, what is left
-    of the sum is rounding, larger than all other gradients together. A channel of zeros may be that of a
-    filter of zeros, which can still learn (not one of zeros with a bias of its own: its channel stands still,
-    too).
+    sum of biases, or in a model that cannot be traced). Their norms multiply gradients by 1 / √eps = 316,
+    layer upon layer. The sum over all pixels is zero, and with it the gradient of every parameter before; in
+    16 bits, what is left of the sum is rounding, larger than all other gradients together. A channel of zeros
+    may be that of a filter of zeros, which can still learn (not one of zeros with a bias of its own: its
+    channel stands still, too).
     """
     still = ((x == x[:1, :, :1, :1]) & (x != 0)).all(dim=(0, 2, 3), keepdim=True)
     return torch.where(still, x.detach(), x)

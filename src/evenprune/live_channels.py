@@ -12,6 +12,7 @@ evaluation, in every precision and copy of the model.
     of a norm, a pooling, a ReLU          if that of its input is (what keeps zeros at zero)
     of a sum                              if that of one of its terms is
     of a product                          if those of all its factors are (as of squeeze and excitation)
+    of a concatenation                    if it is in its part
     of anything else                      always
 
 The paper's table of active parameters leaves out the norms of filters without weights, too.
@@ -46,6 +47,7 @@ _POOL_CALLS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max
 _CALLS_KEEP_ZEROS = (*_ACT_CALLS, *_POOL_CALLS)
 _SUMS = (operator.add, torch.add, "add")  # as += is traced, too
 _PRODUCTS = (operator.mul, torch.mul, "mul")
+_JOINS = (torch.cat, torch.concat, torch.concatenate)
 _FLATTENS = (torch.flatten, "flatten")
 
 
@@ -58,6 +60,7 @@ class Step:
     weight: str | None = None  # of a convolution or a linear layer
     groups: int = 1
     product: bool = False  # of its sources, not their sum
+    widths: tuple[int, ...] = ()  # of a concatenation: the channels of each source
     goes: tuple[str, ...] = ()  # parameters that go with the channel: a bias, a norm's scale and shift
 
 
@@ -76,11 +79,13 @@ def steps_of(model: nn.Module, *, dims: int | None = None) -> tuple[Step, ...]:
     except Exception:  # whatever a user's forward does with what is not a tensor
         return ()
     times = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    flat, steps = set[str](), list[Step]()
+    flat, widths, steps = set[str](), dict[str, int](), list[Step]()
     for node in graph.nodes:
         if _is_flat(node, model, flat, dims):
             flat.add(node.name)
-        step = None if str(node.target) in hooked else _step(node, model, times, flat)
+        if (width := _width(node, model, widths, flat)) is not None:
+            widths[node.name] = width
+        step = None if str(node.target) in hooked else _step(node, model, times, flat, widths)
         steps += [] if step is None else [step]
     changed = {str(node.args[0]) for node in graph.nodes if _changes_its_input(node)}
     read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
@@ -121,8 +126,43 @@ def _is_flat(node: fx.Node, model: nn.Module, flat: Collection[str], dims: int |
         return dims in (None, 2)
     module = _module(node, model)
     same = _calls(node, (*_SUMS, *_PRODUCTS, *_ACT_CALLS)) or isinstance(module, (*_FEATURES, *_ACTS))
-    inputs = _inputs(node)
+    same, inputs = same or bool(_parts(node)), _parts(node) or _inputs(node)
     return _flattens(node, module) or bool(same and inputs and all(i.name in flat for i in inputs))
+
+
+def _width(node: fx.Node, model: nn.Module, widths: Mapping[str, int], flat: Collection[str]) -> int | None:
+    """How many channels a value has, if that is known."""
+    module, inputs = _module(node, model), _parts(node) or _inputs(node)
+    if type(module) is nn.Linear:
+        return module.out_features if node.name in flat else None
+    if isinstance(module, _BatchNorm):
+        return module.num_features
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return module.out_channels
+    found = [widths[value.name] for value in inputs if value.name in widths]
+    if not found or len(found) < len(inputs):
+        return None
+    if _parts(node):
+        return sum(found)
+    same = _keeps_zeros(node, model, flat) or _calls(node, (*_SUMS, *_PRODUCTS))
+    return found[0] if same and len({*found}) == 1 else None
+
+
+def _keeps_zeros(node: fx.Node, model: nn.Module, flat: Collection[str]) -> bool:
+    """Channel by channel; poolings of flat values go along the features."""
+    module = _module(node, model)
+    if isinstance(module, _POOLS) or _calls(node, _POOL_CALLS):
+        return not any(value.name in flat for value in _inputs(node))
+    return isinstance(module, _KEEP_ZEROS) or _calls(node, _CALLS_KEEP_ZEROS)
+
+
+def _parts(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The values that a concatenation along the channels joins; none of anything else."""
+    if not _calls(node, _JOINS) or not node.args or (*node.args[1:], *node.kwargs.values()) != (1,):
+        return ()
+    parts = tuple(node.args[0]) if isinstance(node.args[0], list | tuple) else ()
+    nodes = tuple(part for part in parts if isinstance(part, fx.Node))
+    return nodes if len(nodes) == len(parts) else ()
 
 
 def _flattens(node: fx.Node, module: nn.Module | None) -> bool:
@@ -137,11 +177,20 @@ def _changes_its_input(node: fx.Node) -> bool:
     return named and node.target not in _CALLS_KEEP_ZEROS and bool(node.args)
 
 
-def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int], flat: Collection[str]) -> Step | None:
-    module, inputs = _module(node, model), _inputs(node)
-    if not inputs:
-        return None
+def _step(
+    node: fx.Node,
+    model: nn.Module,
+    times: Mapping[str, int],
+    flat: Collection[str],
+    widths: Mapping[str, int],
+) -> Step | None:
+    module, inputs = _module(node, model), _parts(node) or _inputs(node)
     sources = tuple(value.name for value in inputs)
+    if len({source in flat for source in sources}) != 1:  # none; or their channels lie in other dimensions
+        return None
+    if _parts(node):
+        wide = tuple(widths[source] for source in sources if source in widths)
+        return Step(node.name, sources, widths=wide) if len(wide) == len(sources) else None
     if type(module) in _LAYERS:
         return _layer_step(node, sources, model, times, flat)
     if isinstance(module, _BatchNorm):
@@ -150,12 +199,9 @@ def _step(node: fx.Node, model: nn.Module, times: Mapping[str, int], flat: Colle
     if _flattens(node, module):
         readers = [type(_module(reader, model)) for reader in node.users]
         return Step(node.name, sources) if set(readers) == {nn.Linear} else None
-    if isinstance(module, _POOLS) or _calls(node, _POOL_CALLS):  # along the features, of flat values
-        return None if sources[0] in flat else Step(node.name, sources)
     product = _calls(node, _PRODUCTS)
-    keeps = product or isinstance(module, _KEEP_ZEROS) or _calls(node, (*_CALLS_KEEP_ZEROS, *_SUMS))
-    alike = len({source in flat for source in sources}) == 1  # else their channels lie in other dimensions
-    return Step(node.name, sources, product=product) if keeps and alike else None
+    keeps = product or _calls(node, _SUMS) or _keeps_zeros(node, model, flat)
+    return Step(node.name, sources, product=product) if keeps else None
 
 
 def _layer_step(
@@ -201,6 +247,12 @@ def left(steps: Sequence[Step], links: Mapping[str, Tensor]) -> dict[str, Tensor
             if step.weight not in links:
                 continue
             channels = _read(links[step.weight], known[0] if known else None, step.groups)
+        elif step.widths and known:
+            parts = [
+                values.get(source, known[0].new_ones(len(known[0]), width))
+                for source, width in zip(step.sources, step.widths, strict=True)
+            ]
+            channels = torch.cat(parts, dim=1)
         elif step.product and known:  # whatever the other factor is
             channels = functools.reduce(torch.logical_and, known)
         elif len(known) == len(step.sources):

@@ -101,8 +101,7 @@ def otherwise_in_evaluation(title: str, accuracies: Mapping[int, tuple[float, fl
         f"{title} answers fewer training samples right in evaluation than while it was trained ({runs}). "
         "Either its weights still moved much in the last steps: let the learning rate fall to the end. Or "
         "its batch norms take other means than those of a batch: channels that pruning left as constants are "
-        "the usual cause; they are removed where torch.fx can trace the model (no branches on values) and no "
-        "concatenation hides them."
+        "the usual cause; they are removed where torch.fx can trace the model (no branches on values)."
     ]
 
 
