@@ -33,7 +33,14 @@ from evenprune.augment import Flip
 from evenprune.data import utkface
 from evenprune.data.faces import Faces
 from evenprune.models import mobilenet_v2
-from evenprune.paper_printed import FACES, FACES_SPARSITY, OTHERS_SPARSITY, WITHOUT_OTHERS, printed
+from evenprune.paper_printed import (
+    FACES,
+    FACES_SPARSITY,
+    IMAGE_SIZES,
+    OTHERS_SPARSITY,
+    WITHOUT_OTHERS,
+    printed,
+)
 from evenprune.recipe import PAPER_SGD, Recipe
 from evenprune.tally import InputProblems
 from paper import command_line, dense_model, results_file, runner, variants
@@ -284,11 +291,9 @@ def show(flags: argparse.Namespace, where: Where) -> None:
     for line in runner.finished_lines(held, every_cell(flags.seeds)):
         where.say(line)
     for name, tasks in MODELS.items():
-        dense = results_file.dense_of(held, tasks[0])
-        told = (
-            "missing" if dense is None else f"finished, at {dense['image_size']} pixels (the paper used 200)"
-        )
-        where.say(f"dense model {name}: {told}")
+        dense = results_file.dense_of(held, tasks[0]) or {}
+        side = f"at {dense.get('image_size')} pixels (the paper used {IMAGE_SIZES[FACES.dataset]})"
+        where.say(f"dense model {name}: {f'finished, {side}' if dense else 'missing'}")
     where.say(f"timings: {len(held.get('timings', []))}")
 
 

@@ -385,6 +385,15 @@ def test_all_that_cannot_be_read_is_listed_together(tmp_path):
     assert [path for path, _ in skipped.skipped] == [paths[i] for i in (3, 5, 6, 7, 9, 11)]
 
 
+def test_a_hundred_unreadable_files_are_named_and_the_rest_counted(tmp_path):
+    paths = [tmp_path / f"{i:03d}.jpg" for i in range(103)]
+    with pytest.raises(InputProblems) as caught:
+        decode(paths, size=8)
+    (said,) = caught.value.problems
+    assert said.startswith("103 of 103 images cannot be read: ")
+    assert "/099.jpg' (No such file or directory) … and 3 more. Repair" in said
+
+
 def test_unequal_sizes_are_counted_and_nothing_is_cached(tmp_path):
     paths = files(tmp_path / "a", 6) + files(tmp_path / "b", 3, width=20) + files(tmp_path / "c", 1, height=5)
     paths[9].with_name("x.jpg").write_bytes(b"x")

@@ -218,8 +218,8 @@ class Written(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how = how
-        self.first, self.norm = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4)
-        self.second, self.more = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.first, self.second = nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 1, bias=False)
+        self.more = nn.BatchNorm2d(4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)

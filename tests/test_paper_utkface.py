@@ -512,6 +512,8 @@ def test_the_size_of_the_images_is_said(report: paper_comparison.PaperReport) ->
     assert said.count("UTKFace: images of 128 pixels; the paper used 200.") == 1
     page = paper_page.to_html(report)
     assert page.count("Made with images of 128 pixels; the paper used 200.") == 2 * 2  # glance and table 1
+    sides = {row[0]: row[-1] for row in paper_page._page_data(report)["rows"]}  # the CSV, by data set
+    assert (sides["utkface"], sides["cifar100"]) == ("128 px, the paper 200", "")
     usual = replace(report.summaries[0], image_sizes=())
     assert paper_wording.size_note(replace(report, summaries=(usual,)), usual.task) == ""
 

@@ -266,7 +266,7 @@ def _page_data(report: PaperReport) -> dict[str, Any]:
     return {
         "unit": {"scale": 100, "digits": 1},
         "groups": [_group_data(table, words.size(report, table.task)) for table in report.groups],
-        "rows": list(itertools.chain.from_iterable(map(_csv_rows, report.tables))),
+        "rows": [row for table in report.tables for row in _csv_rows(table, words.size(report, table.task))],
     }
 
 
@@ -292,7 +292,7 @@ def _brief(values: Iterable[float | None]) -> list[float | None]:
     return [rounded(value, digits=3) for value in values]
 
 
-def _csv_rows(table: Any) -> list[list[Any]]:
+def _csv_rows(table: Any, size: str) -> list[list[Any]]:
     rows = []
     for cell, split, measure in itertools.product(table.cells, SPLITS, MEASURES):
         f = cell.figures[split][measure]
@@ -301,5 +301,5 @@ def _csv_rows(table: Any) -> list[list[Any]]:
         floor = [f.floor.mean, f.floor.low, f.floor.high] if f.floor else [None, None, None]
         task = [table.task.dataset, table.task.target, table.task.group, table.sparsity]
         numbers = [*here, *paper, f.difference, f.standard_errors, *floor]
-        rows.append([*task, cell.method, split, measure, *(rounded(x) for x in numbers)])
+        rows.append([*task, cell.method, split, measure, *(rounded(x) for x in numbers), size.strip(" ()")])
     return rows
