@@ -195,7 +195,7 @@ def gain_table(own: Sequence[Gain], label: str) -> str:
 
 def constraint_table(constraints: Sequence[Constrained], label: str) -> str:
     feasible = [f"held: {word}" for word in HELD_SPLITS.values()]
-    names = ["Constraints", "step", "allowed", "train", *feasible, "Σλ", "Σ|λ|", "its change", "active"]
+    names = ["Constraints", "step", "allowed", "train", *feasible, "Σ|λ|", "its change", "active"]
     body = "".join(_constraint_row(one, names) for one in constraints)
     return table("plain constraints stack", f"<tr>{heads(names)}</tr>", f"<tbody>{body}</tbody>", label)
 
@@ -203,9 +203,9 @@ def constraint_table(constraints: Sequence[Constrained], label: str) -> str:
 def _constraint_row(one: Constrained, names: Sequence[str]) -> str:
     texts = [words.step(one.step), f"{one.allowed:g}", plain(one.value)]
     cells = [cell(text, head=head) for text, head in zip(texts, names[1:4], strict=True)]
-    cells += [_held(one, split, head) for split, head in zip(HELD_SPLITS, names[4:-4], strict=True)]
-    texts = [plain(one.sum), plain(one.size), plain(one.change), words.active(one)]
-    cells += [cell(text, head=head) for text, head in zip(texts, names[-4:], strict=True)]
+    cells += [_held(one, split, head) for split, head in zip(HELD_SPLITS, names[4:-3], strict=True)]
+    texts = [plain(one.size), plain(one.change), words.active(one)]
+    cells += [cell(text, head=head) for text, head in zip(texts, names[-3:], strict=True)]
     return f"<tr>{row_head(one.name)}{''.join(cells)}</tr>"
 
 

@@ -28,7 +28,7 @@ DISPARITIES = ("max_excess_gap", "pairwise_disparity")  # those that have a nois
 VERDICTS = ("pass", "inconclusive", "fail")
 
 # Multipliers of a run without a whole epoch of them.
-STILL = {"sizes": [], **dict.fromkeys(("sum", "size", "size_change", "active", "rows"), 0)}
+STILL = {"sizes": [], **dict.fromkeys(("size", "size_change", "active", "rows"), 0)}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,6 @@ class Constrained:
     allowed: float
     value: Spread | None  # the left side of the worst constraint on training data
     held: Mapping[str, int]  # split -> seeds whose constraints hold
-    sum: Spread | None  # Σλ
     size: Spread | None  # Σ|λ|
     change: Spread | None  # of Σ|λ| in the last epochs
     active: float
@@ -261,7 +260,6 @@ def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
         allowed=told[0]["allowed"],
         value=Spread.of(one["value"]["train"] for one in told),
         held={split: sum(one["feasible"][split] for one in told) for split in told[0]["feasible"]},
-        sum=Spread.of(one["sum"] for one in moved),
         size=Spread.of(one["size"] for one in moved),
         change=Spread.of(one["size_change"] for one in moved),
         active=statistics.fmean(one["active"] for one in moved),

@@ -37,8 +37,9 @@ def lines(
 def _legend() -> list[str]:
     return [
         "A dual step is chosen on held-out samples that nothing follows (“choice”): within the tolerance of",
-        "the method the most accurate, else the smallest max ψ; of other formulations by their own",
-        "constraints on training data. Never on the audit split, which is what “unseen” stands for.",
+        "the method the most accurate, else of those that are not shown to be beyond it, else the smallest",
+        "max ψ; of other formulations by their own constraints on training data. Never on the audit split,",
+        "which is what “unseen” stands for.",
         "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
         "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
         "would settle: samples of a group that would turn inconclusive audits into others.",
@@ -80,10 +81,10 @@ def _heldout(block: Block) -> Iterator[list[str]]:
 def _multipliers(block: Block) -> Iterator[list[str]]:
     """Every dual step of every method: whether its own constraints hold, and whether multipliers settle."""
     feasible = [f"{word}: held" for word in HELD_SPLITS.values()]
-    yield ["constraints", "step", "allowed", "train", *feasible, "Σλ", "Σ|λ|", "its change", "active"]
+    yield ["constraints", "step", "allowed", "train", *feasible, "Σ|λ|", "its change", "active"]
     for one in block.constraints:
         holds = [words.of_seeds(one.held[split], one.seeds) for split in HELD_SPLITS]
-        values = [plain(value) for value in (one.sum, one.size, one.change)]
+        values = [plain(value) for value in (one.size, one.change)]
         told = [one.name, words.step(one.step), f"{one.allowed:g}", plain(one.value)]
         yield [*told, *holds, *values, words.active(one)]
 

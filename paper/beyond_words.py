@@ -29,7 +29,10 @@ def percent(spread: Spread | None, sign: str = "") -> str:
 
 
 def plain(spread: Spread | None) -> str:
-    return MISSING if spread is None else _told(spread, ".3g", 1)
+    """Two digits of a standard deviation say all that a few seeds tell."""
+    if spread is None:
+        return MISSING
+    return f"{spread.mean:.3g}" + ("" if spread.sd is None else f" ± {spread.sd:.2g}")
 
 
 def seconds(entry: Entry) -> str:

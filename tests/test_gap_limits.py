@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evenprune import limits
-from evenprune.gap_limits import PairedCounts, excess_limits, paired_counts, psi_standard_errors
+from evenprune.gap_limits import (
+    SHOWN,
+    PairedCounts,
+    excess_limits,
+    least_excess_gap,
+    least_maximum,
+    paired_counts,
+    psi_standard_errors,
+)
 from evenprune.groups import Grouping
 from evenprune.heldout import followed
 from tests.test_constraint import WAITS, Recorded
@@ -56,6 +64,49 @@ def test_standard_errors_are_those_of_the_audit(groups: list[tuple[int, int, int
     noise = limits.Noise(alone, audit.n, audit.variance)
     found = psi_standard_errors(*tensors(groups))[0].numpy()
     np.testing.assert_allclose(found, noise.standard_errors(), rtol=1e-9)
+
+
+@settings(deadline=None, max_examples=100)
+@given(groups=GROUPS)
+def test_the_largest_gap_is_at_least_what_the_audits_limits_say(groups: list[tuple[int, int, int]]) -> None:
+    audit, z = arrays(groups), limits.quantile(1 - (1 - SHOWN) / len(groups))  # α/G each
+    lower = limits.excess_limits(audit, audit.outside_of(audit.total()), (z, z))[0][0]
+    found = least_maximum(tensors([*groups, (0, 0, 0)]))[0]  # one without samples takes no part
+    assert float(found) == pytest.approx(lower.max(), abs=1e-9)
+    last = least_maximum(tensors(groups), first=len(groups) - 1)[0]  # the last is part of the mean alone
+    z = limits.quantile(1 - (1 - SHOWN) / (len(groups) - 1))
+    lower = limits.excess_limits(audit, audit.outside_of(audit.total()), (z, z))[0][0]
+    assert float(last) == pytest.approx(lower[:-1].max(), abs=1e-9)
+
+
+def test_samples_without_a_group_are_in_the_mean_and_no_group() -> None:
+    before = torch.ones(400, dtype=torch.bool)
+    correct = torch.ones(2, 400, dtype=torch.bool)
+    correct[0, :60] = False  # of the first group; the second run loses samples of no group instead
+    correct[1, 200:260] = False
+    groups = torch.tensor([0, 1, -1, -1]).repeat_interleave(100)
+    harmed, other = least_excess_gap(before, correct, groups, count=2).tolist()
+    counts = paired_counts(before, correct, torch.tensor([0, 1, 2, 2]).repeat_interleave(100), count=3)
+    assert [harmed, other] == least_maximum(counts, first=2).tolist()
+    assert harmed > 0.2
+    assert other < 0
+    nobody = least_excess_gap(before, correct, torch.full((400,), -1), count=2)
+    assert torch.isnan(nobody).all()
+    assert torch.isnan(least_excess_gap(before, correct, torch.full((400,), -1), count=0)).all()
+
+
+@pytest.mark.parametrize("samples", [20, 125, 2000])
+def test_what_the_largest_gap_is_at_least_is_seldom_too_much(samples: int) -> None:
+    """Two of twenty groups pay 5 points more than the others; so few are shown to pay more than they do."""
+    rng = np.random.default_rng(samples)
+    lost = np.array([0.15] * 2 + [0.10] * 18)
+    truth = lost.max() - lost.mean()
+    broke = rng.binomial(samples, lost + 0.05, (2000, 20))
+    fixed = rng.binomial(samples - broke, 0.05 / (1 - lost - 0.05))
+    every = (np.full_like(broke, samples), broke, fixed)
+    counts = PairedCounts(*(torch.tensor(part, dtype=torch.float64) for part in every))
+    wrong = (least_maximum(counts) > truth).double().mean()
+    assert float(wrong) < 1 - SHOWN + 0.015
 
 
 def test_every_run_has_its_own_deviate() -> None:

@@ -14,9 +14,11 @@ from evenprune import constraint, methods
 from evenprune.augment import Flip
 from evenprune.constraint import Plan
 from evenprune.draws import balance_of, sample_order
+from evenprune.gap_limits import least_excess_gap
 from evenprune.iterates import iterate_score
 from evenprune.method import Method
 from evenprune.plan import PerRun
+from evenprune.predict import predict
 from evenprune.recipe import Run
 from evenprune.teacher import Teacher, primal_losses
 from evenprune.training import Fitted, fit
@@ -218,14 +220,18 @@ def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, An
 
 def test_a_feasible_iterate_beats_all_others() -> None:
     method = methods.ceag(tolerance=0.02, keep="feasible", keep_on="validation")
-    poor = {"accuracy": 0.5, "max_excess_gap": 0.02}
-    good = {"accuracy": 0.9, "max_excess_gap": 0.021}
-    worse = {"accuracy": 0.95, "max_excess_gap": 0.3}
-    better = {"accuracy": 0.6, "max_excess_gap": 0.0}
-    ranked = sorted([worse, good, poor, better], key=lambda found: iterate_score(method, found))
-    assert ranked == [worse, good, poor, better]
+    ranked = [
+        {"accuracy": 0.95, "max_excess_gap": 0.3, "least_excess_gap": 0.1},  # shown to be beyond it
+        {"accuracy": 0.5, "max_excess_gap": 0.2, "least_excess_gap": 0.15},
+        {"accuracy": 0.6, "max_excess_gap": 0.021, "least_excess_gap": -0.1},  # too few samples to tell
+        {"accuracy": 0.9, "max_excess_gap": 0.1, "least_excess_gap": 0.02},
+        {"accuracy": 0.5, "max_excess_gap": 0.02, "least_excess_gap": 0.01},  # within it
+        {"accuracy": 0.6, "max_excess_gap": 0.0, "least_excess_gap": -0.1},
+    ]
+    scores = [iterate_score(method, found) for found in ranked]
+    assert sorted(set(scores)) == scores
     best = methods.nft_es(on="validation")
-    assert iterate_score(best, worse) == 0.95
+    assert iterate_score(best, ranked[0]) == 0.95
 
 
 def test_the_kept_iterate_is_the_best_feasible_one(problem: tuple[nn.Module, Any]) -> None:
@@ -235,6 +241,11 @@ def test_the_kept_iterate_is_the_best_feasible_one(problem: tuple[nn.Module, Any
     scores = [iterate_score(method, row["splits"]["test"]) for row in tuned]
     assert one.kept_epoch == tuned[scores.index(max(scores))]["epoch"]
     kept = next(row for row in tuned if row["epoch"] == one.kept_epoch)
+    dense, found = problem[1].evaluate["test"], one.predictions["test"]
+    before = predict(problem[0], dense).correct
+    least = least_excess_gap(before, found.correct, found.groups, count=len(problem[1].reference.names))
+    assert kept["splits"]["test"]["least_excess_gap"] == pytest.approx(float(least))
+    assert "least_excess_gap" not in kept["splits"]["train"]
     assert float(one.predictions["test"].correct.double().mean()) == pytest.approx(
         kept["splits"]["test"]["accuracy"]
     )

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from evenprune.limits import BISECTIONS, FEW, NEWTONS, TINY
 
+SHOWN = 0.95  # with which confidence a group is shown to be beyond a tolerance, of all groups together
+
 
 class PairedCounts(NamedTuple):
     """Of every group [..., groups], as float64."""
@@ -69,6 +71,31 @@ def excess_limits(counts: PairedCounts, deviate: Tensor) -> tuple[Tensor, Tensor
     lower = difference - torch.hypot(gap[0] - low[0], high[1] - gap[1])
     upper = difference + torch.hypot(high[0] - gap[0], gap[1] - low[1])
     return share * lower, share * upper
+
+
+def least_excess_gap(dense_correct: Tensor, correct: Tensor, groups: Tensor, *, count: int) -> Tensor:
+    """What max ψ of the groups 0 … count − 1 is at least, [...]; see least_maximum.
+
+    dense_correct, groups [samples], correct [..., samples]. Samples without a group (−1) are in the mean.
+    """
+    line = torch.where(groups < 0, count, groups)
+    return least_maximum(paired_counts(dense_correct, correct, line, count=count + 1), first=count)
+
+
+def least_maximum(counts: PairedCounts, *, first: int | None = None) -> Tensor:
+    """What max ψ_g is at least, with confidence SHOWN, [...]; NaN where no group has samples.
+
+    Bonferroni: each of the G groups that have samples is given α/G, α = 1 − SHOWN. Counts behind the `first`
+    ones are no groups, but part of the mean.
+    """
+    known = counts.samples[..., :first] > 0
+    share = (1 - SHOWN) / known.sum(-1, keepdim=True).clamp_min(1).double()
+    lower = excess_limits(counts, -torch.special.ndtri(share))[0][..., :first]
+    unknown = lower.new_full(
+        (*lower.shape[:-1], 1), -torch.inf
+    )  # also of no groups at all there is a largest
+    largest = torch.cat([torch.where(known, lower, -torch.inf), unknown], -1).amax(-1)
+    return torch.where(largest.isneginf(), torch.nan, largest)
 
 
 def _gap_limits(counts: PairedCounts, deviate: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,12 +40,16 @@ def keep_best(
 
 
 def iterate_score(method: Method, found: Mapping[str, float]) -> float:
-    """Higher is better. "feasible": iterates within the tolerance beat all others, the more accurate first;
-    of those beyond it, the one with the smallest largest gap."""
-    if method.keep == "feasible":
-        gap = found["max_excess_gap"]
-        return 2 + found["accuracy"] if gap <= method.tolerance else -gap
-    return found["accuracy"]
+    """Higher is better. "feasible": iterates within the tolerance beat all others, then come those that the
+    samples do not show to be beyond it, of both the more accurate first; last, by its gap, what is beyond.
+
+    The smallest of many noisy gaps is no better than the others, and often of an early, poor iterate.
+    """
+    if method.keep != "feasible":
+        return found["accuracy"]
+    if found["least_excess_gap"] > method.tolerance:
+        return -found["max_excess_gap"]
+    return (4 if found["max_excess_gap"] <= method.tolerance else 2) + found["accuracy"]
 
 
 def put_back_best(best: Best, network: nn.Module) -> None:

@@ -1,6 +1,5 @@
 """What prune() returns: models, masks, audits and history of every run, and the comparison of them."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -121,17 +120,15 @@ class Result:
         """What was chosen on the split `select`, never on the test data; None without one."""
         if self.select is None:
             return None
-        labels = method_labels(self.runs)
-        found = [self._gaps(one, name_of(self.select)) for one in self.fitted]
+        labels, split = method_labels(self.runs), name_of(self.select)
         candidates = [
             Candidate(
                 name=name,
-                setting=(run.method, run.sparsity),
+                setting=(one.run.method, one.run.sparsity),
                 title=label,
-                accuracy=own["accuracy"],
-                gap=math.inf if own["max_excess_gap"] is None else own["max_excess_gap"],
+                **run_figures.judged(self.dense[split], one.predictions[split], self.samples.names),
             )
-            for name, run, label, own in zip(self.names, self.runs, labels, found, strict=True)
+            for name, one, label in zip(self.names, self.fitted, labels, strict=True)
         ]
         return choose(candidates, self.tolerance)
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from evenprune.biased_runs import ENDING
+from evenprune.gap_limits import least_excess_gap
 from evenprune.method import Method
 from evenprune.predict import Predictions
 from evenprune.splits import AUDITED, HELDOUT, TRAIN
@@ -66,6 +67,15 @@ def gaps(dense_answers: Predictions, answers: Predictions, names: Sequence[str])
         "group_accuracy": numbers(pruned.accuracy.tolist()),
         "excess_gaps": numbers([g - gap for g in lost]),  # ψ_g = Δ_g − Δ
     }
+
+
+def judged(dense: Predictions, answers: Predictions, names: Sequence[str]) -> dict[str, float]:
+    """What a choice is made by: accuracy, max ψ and what that is at least; infinite without any group."""
+    own = gaps(dense, answers, names)
+    if own["max_excess_gap"] is None:
+        return {"accuracy": own["accuracy"], "gap": math.inf, "least": math.inf}
+    least = least_excess_gap(dense.correct, answers.correct, answers.groups, count=len(names))
+    return {"accuracy": own["accuracy"], "gap": own["max_excess_gap"], "least": float(least)}
 
 
 def epoch(row: Mapping[str, Any], method: Method, groups: int) -> dict[str, Any]:

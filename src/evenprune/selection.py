@@ -15,6 +15,7 @@ class Candidate:
     title: str  # of the setting
     accuracy: float
     gap: float  # max ψ; infinite where no group is known
+    least: float  # what it is at least, by its lower limit; infinite likewise
 
 
 @dataclass(frozen=True)
@@ -26,33 +27,39 @@ class Choice:
     accuracy: float  # means over them
     gap: float
     within: bool  # the tolerance
+    beyond: bool  # it is shown to be; where neither holds, the samples are too few to tell
 
 
 def choose(candidates: Sequence[Candidate], tolerance: float) -> Choice:
     """By the means over the seeds of a setting, so that no lucky seed decides.
 
-    Of the settings whose mean max ψ is within the tolerance the most accurate one; if there is none, the one
-    with the smallest mean max ψ, of equals the most accurate. Of its runs that of the median max ψ (of two,
-    the smaller): its audit stands for what the setting gives, not for its best draw.
+    Of the settings whose mean max ψ is within the tolerance the most accurate one; if there is none, the most
+    accurate of those that are not shown to be beyond it, as the smallest of several noisy gaps means nothing;
+    else the one with the smallest mean max ψ. Of its runs that of the median max ψ (of two, the smaller): its
+    audit stands for what the setting gives, not for its best draw.
     """
     settings: dict[Hashable, list[Candidate]] = {}
     for candidate in candidates:
         settings.setdefault(candidate.setting, []).append(candidate)
     means = {key: _means(runs) for key, runs in settings.items()}
 
-    def merit(key: Hashable) -> tuple[bool, float, float]:
-        accuracy, gap = means[key]
-        return (True, 0.0, accuracy) if _within(gap, tolerance) else (False, -gap, accuracy)
+    def merit(key: Hashable) -> tuple[float, ...]:
+        accuracy, gap, least = means[key]
+        if not _within(least, tolerance):
+            return 0.0, -gap, accuracy
+        return (2.0 if _within(gap, tolerance) else 1.0), accuracy
 
     best = max(settings, key=merit)  # of equals the first
     runs = sorted(settings[best], key=lambda run: run.gap)
-    chosen, (accuracy, gap) = runs[(len(runs) - 1) // 2], means[best]
-    within = _within(gap, tolerance)
-    return Choice(chosen.name, chosen.title, len(settings), len(runs), accuracy, gap, within)
+    chosen, (accuracy, gap, least) = runs[(len(runs) - 1) // 2], means[best]
+    within, beyond = _within(gap, tolerance), not _within(least, tolerance)
+    return Choice(chosen.name, chosen.title, len(settings), len(runs), accuracy, gap, within, beyond)
 
 
-def _means(runs: Sequence[Candidate]) -> tuple[float, float]:
-    return statistics.fmean(run.accuracy for run in runs), statistics.fmean(run.gap for run in runs)
+def _means(runs: Sequence[Candidate]) -> tuple[float, float, float]:
+    """Of accuracy, max ψ and what that is at least."""
+    accuracy, gap, least = zip(*((run.accuracy, run.gap, run.least) for run in runs), strict=True)
+    return statistics.fmean(accuracy), statistics.fmean(gap), statistics.fmean(least)
 
 
 def _within(gap: float, tolerance: float) -> bool:
@@ -72,12 +79,17 @@ def sentence(choice: Choice, tolerance: float) -> str:
             f"as no group of the training data has held-out samples.{run}"
         )
     limit = f"ε = {float(f'{100 * tolerance:.6g}'):g}"
-    if choice.settings == 1:
-        why = f"the only setting, {'within' if choice.within else 'beyond'} {limit}"
-    elif choice.within:
-        why = f"the most accurate of {choice.settings} settings within {limit}"
+    if choice.within:
+        place = f"within {limit}"
     else:
-        why = f"of {choice.settings} settings none is within {limit}, this one is nearest"
+        place = f"beyond {limit}" if choice.beyond else f"not shown to be beyond {limit}"
+    if choice.settings == 1:
+        why = f"the only setting, {place}"
+    elif choice.beyond:
+        why = f"of {choice.settings} settings all are shown to be {place}, this one is nearest"
+    else:
+        why = f"the most accurate {place} of {choice.settings} settings"
+        why += "" if choice.within else ", of which none is within it"
     figures = f"{level}, max ψ {100 * choice.gap:.1f} points"
     run = f" Its run of the median max ψ is {choice.name}." if choice.seeds > 1 else ""
     return f"Chosen on the held-out data: {choice.title}, {why} ({figures}).{run}"

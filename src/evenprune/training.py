@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -75,6 +75,13 @@ class Job:
     def crew(self) -> tuple[Run, ...]:
         """All that train: these runs, then their companions."""
         return with_companions(self.runs, self.data.folds)
+
+    @cached_property
+    def dense_correct(self) -> dict[str, Tensor]:
+        """What the dense model gets right of the splits that feasible iterates are kept on."""
+        names = {run.method.keep_on for run in self.runs if run.method.keep == "feasible"}
+        found = {name: split for name, split in self.data.evaluate.items() if name in names}
+        return {name: _dense_answers(self, name, split).correct for name, split in found.items()}
 
 
 def fit(
@@ -347,7 +354,10 @@ def _epoch(
     divergence.end_epoch(loop.rest, loop.network, final=memory.epoch >= recipe.pruning_epochs - 1)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
     wanted = [name for name in answers if due and name not in recipe.only_at_end]
-    found = {name: scores(answers[name].split, *answers[name](), memory.dense[name]) for name in wanted}
+    found = {
+        name: scores(answers[name].split, *answers[name](), memory.dense[name], job.dense_correct.get(name))
+        for name in wanted
+    }
     if found and memory.epoch >= recipe.pruning_epochs:
         methods = [run.method for run in loop.runs]
         keep_best(loop.best, loop.network, methods, epoch=memory.epoch, scores=found)
