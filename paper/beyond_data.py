@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
-from evenprune.paper_printed import FACES, FACES_SPARSITY
+from evenprune.paper_printed import FACES
 from evenprune.recipe import Augment, Recipe, Split
 from paper import beyond_cells, beyond_splits, runner, utkface
 from paper import cifar100 as tables
-from paper.beyond_cells import TASKS
+from paper.beyond_cells import SPARSITY, TASKS
 from paper.beyond_views import Grouping
 from paper.cells import el_dual_lr
 
@@ -139,7 +139,7 @@ SOURCES = {
         weights="cifar100",
         half=False,
         heldout=50,
-        sparsity=0.95,
+        sparsity=SPARSITY["cifar100"],
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"superclass": 5, "class": 1},
         sizes={"superclass": (25, 100), "class": (10, 25)},
@@ -159,7 +159,7 @@ SOURCES = {
         weights="utkface_race",
         half=True,
         heldout=0.2,
-        sparsity=FACES_SPARSITY,
+        sparsity=SPARSITY["utkface"],
         dro_steps=beyond_cells.DRO_STEPS,
         classes_of={"race": 1},
         sizes={"race": (0.1, 0.3)},

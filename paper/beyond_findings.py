@@ -4,8 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
 from evenprune.wording import visible
-from paper.beyond_cells import TOLERANCE
-from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, ONCE, STUDY, is_formulation
+from paper.beyond_cells import SPARSITY, TOLERANCE
+from paper.beyond_methods import (
+    BIAS,
+    BY_SIZE,
+    FORMULATIONS,
+    ONCE,
+    SPARSER,
+    STUDY,
+    grouped,
+    is_formulation,
+)
 from paper.beyond_paired import Setting
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
@@ -310,15 +319,19 @@ def _held(one: Constrained, split: str) -> str:
 def expected(block: Block) -> list[str]:
     """The methods of the study that belong to a setting: some to one setting only, and class biases of fewer
     held-out samples to every one."""
-    here = is_first(block.setting)
-    if block.setting.heldout_used is not None:
+    setting = block.setting
+    first = (setting.dataset, setting.groups, setting.augment) == (*PLANNED[0], False)
+    here = first and not is_sparser(setting)  # on which everything is run
+    if setting.heldout_used is not None:
         return [BIAS, *(BY_SIZE if here else ())]
+    if is_sparser(setting):
+        return [name for name in SPARSER if first or not grouped(name)]
     return [*STUDY, *(ONCE if here else ())]
 
 
-def is_first(setting: Setting) -> bool:
-    """Whether it is of the one task that everything is run on."""
-    return (setting.dataset, setting.groups, setting.augment) == (*PLANNED[0], False)
+def is_sparser(setting: Setting) -> bool:
+    """Whether it is pruned further than the study is about."""
+    return setting.sparsity > SPARSITY.get(setting.dataset, 1)
 
 
 def unrun_methods(block: Block) -> list[str]:
@@ -328,7 +341,8 @@ def unrun_methods(block: Block) -> list[str]:
 
 def unrun(found: Sequence[Block]) -> list[str]:
     """Everything that the study is to have and that the results do not have."""
-    whole = [block.setting for block in found if block.setting.heldout_used is None]
+    told = [block.setting for block in found if block.setting.heldout_used is None]
+    whole = [setting for setting in told if not is_sparser(setting)]
     there = {(setting.dataset, setting.groups, setting.augment) for setting in whole}
     said = [
         f"{DATASETS[data]}, groups by {groups}, {'with' if augment else 'without'} augmentation"
@@ -339,6 +353,7 @@ def unrun(found: Sequence[Block]) -> list[str]:
     said += _one_size(found)
     for block, title in zip(found, short_titles(found), strict=True):
         said += [f"{title}: {lack}" for lack in _lacking(block)]
+    said += [] if len(told) > len(whole) else ["A higher sparsity"]
     there_too = {one.method for block in found for one in formulated(block)}
     absent = [name for name in FORMULATIONS if name not in there_too]
     return [*said, f"Formulations: {listed(absent)}"] if absent else said

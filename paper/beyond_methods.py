@@ -88,6 +88,7 @@ FORMULATIONS: dict[str, Kind] = {
 KINDS = STUDY | ONCE | EXTRAS | FORMULATIONS
 METHODS = {name: place for place, name in enumerate(KINDS)}  # the order of tables
 BY_SIZE = (PASSES, FEASIBLE, LOWER)  # in one setting, with every number of held-out samples
+SPARSER = ("NFT", "NFT + KD", BIAS, "CEAG", *BY_SIZE, "CEAG held-out + KD")  # in one that is harmed more
 
 
 def made(name: str, **told: Any) -> Method:

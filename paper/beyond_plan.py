@@ -6,7 +6,7 @@ from typing import Any
 
 from paper import beyond_cells
 from paper.beyond_cells import DATASET, Cell, Grid, riders
-from paper.beyond_methods import BY_SIZE, KINDS, LOWER, ONCE
+from paper.beyond_methods import BY_SIZE, KINDS, LOWER, ONCE, SPARSER
 
 FULL = 60  # epochs of a run that --seconds-per-run is of
 CROSSED = [name for name in ONCE if KINDS[name].crossed]
@@ -45,6 +45,7 @@ PARTS = (
     Part(title="classes, augmented", told={"groups": "class", "augment": YES, "tune_seeds": ONE}),
     Part(title="other rivals", told={"methods": RIVALS}),
     Part(title="cross-fitting", told={"methods": CROSSED, "tune_seeds": ONE}),
+    Part(title="98 % sparse", told={"methods": [*SPARSER], "sparsity": 0.98, "tune_seeds": ONE}),
 )
 
 

@@ -31,7 +31,7 @@ from paper import (
     beyond_words,
 )
 from paper.beyond_cells import Cell, cells_of
-from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, ONCE, PASSES, STUDY
+from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, ONCE, PASSES, SPARSER, STUDY
 from paper.beyond_summary import Block
 from tests import audit_documents
 from tests.browsing import contrasts, page_colour
@@ -589,6 +589,20 @@ def test_what_belongs_to_one_setting_is_missed_there(name: str) -> None:
     assert any(name in line for line in here)
     elsewhere = beyond_findings.unrun(blocks_of(made(lost, groups="superclass", augment=True)))
     assert any(name in line for line in elsewhere) == (name in STUDY)
+
+
+def test_a_higher_sparsity_has_methods_of_its_own() -> None:
+    """What is run there is not what is missing elsewhere; and groups that nobody trains on miss nothing."""
+    lost = {name: [EVEN] * 5 for name in ("NFT", "NFT + KD", BIAS)}
+    usual = blocks_of(made(lost, groups="superclass"))
+    assert "A higher sparsity" in beyond_findings.unrun(usual)
+    sparser = blocks_of(made(lost, groups="superclass", sparsity=0.98))
+    told = beyond_findings.unrun(sparser)
+    assert "A higher sparsity" not in told
+    assert "CIFAR-100, groups by superclass, without augmentation" in told  # at the usual one
+    absent = [name for name in SPARSER if name not in lost]
+    assert beyond_findings.unrun_methods(sparser[0]) == absent
+    assert beyond_findings.unrun_methods(blocks_of(made(lost, groups="class", sparsity=0.98))[0]) == []
 
 
 def test_fewer_held_out_samples_miss_the_methods_that_are_to_look_at_them() -> None:

@@ -26,7 +26,7 @@ from paper import (
     beyond_train,
     runner,
 )
-from paper.beyond_cells import Cell, best_step, cells_of, riders, trained_as, tuned, tuning
+from paper.beyond_cells import SPARSITY, Cell, best_step, cells_of, riders, trained_as, tuned, tuning
 from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, ONCE, PASSES, STUDY, grouped
 from paper.beyond_plan import CROSSED, PARTS
 from paper.beyond_summary import blocks
@@ -252,7 +252,11 @@ def flags_of_part(number: int, *words: str) -> Any:
 
 
 def places_of(settings: Sequence[Sequence[Cell]]) -> set[tuple[Any, ...]]:
-    return {(c.dataset, c.groups, c.augment, c.heldout_used) for cells in settings for c in cells}
+    """Of those that have not the sparsity that the study is about, that too."""
+    cells = [cell for own in settings for cell in own]
+    rare = [() if c.sparsity == SPARSITY[c.dataset] else (c.sparsity,) for c in cells]
+    places = [(c.dataset, c.groups, c.augment, c.heldout_used) for c in cells]
+    return {(*place, *more) for place, more in zip(places, rare, strict=True)}
 
 
 def test_the_parts_are_in_the_order_of_the_study() -> None:
@@ -277,6 +281,7 @@ def test_the_parts_are_in_the_order_of_the_study() -> None:
         ("classes, augmented", {("cifar100", "class", True, None)}),
         ("other rivals", {("cifar100", "superclass", False, None)}),
         ("cross-fitting", {("cifar100", "superclass", False, None)}),
+        ("98 % sparse", {("cifar100", "superclass", False, None, 0.98)}),
     ]
 
 
