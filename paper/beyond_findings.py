@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
 from evenprune.wording import visible
 from paper.beyond_cells import SPARSITY, TOLERANCE
+from paper.beyond_measures import PAYERS, name_of
 from paper.beyond_methods import (
     BIAS,
     BY_SIZE,
@@ -114,10 +115,18 @@ def headline(found: Sequence[Block]) -> str:
         verb = "keeps" if len(helps) == 1 else "keep"
         return (
             f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base}: "
-            f"{listed(helps)}."
+            f"{listed(helps)}.{_spared(found)}"
         )
     less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
-    return f"On unseen data no method keeps {what} clearly below that of {base}{less}."
+    return f"On unseen data no method keeps {what} clearly below that of {base}{less}.{_spared(found)}"
+
+
+def _spared(found: Sequence[Block]) -> str:
+    """The same of the groups that held-out samples show to pay."""
+    told = standings(found, PAYERS)
+    better = sum("better" in own for own in told.values())
+    who = " The groups that held-out samples show to pay are clearly better off"
+    return f"{who} with {better} of {len(told)}." if better else ""
 
 
 def study_findings(found: Sequence[Block]) -> list[Finding]:
@@ -126,7 +135,10 @@ def study_findings(found: Sequence[Block]) -> list[Finding]:
         return []
     told, accuracy = standings(found), standings(found, "accuracy")
     never = [name for name, own in told.items() if set(own) == {"mixed"}]
+    payers = standings(found, PAYERS)
     findings = [
+        *_if_any(f"Payers clearly better off than with {found[0].against}", _in_settings(payers, "better")),
+        *_if_any("Payers clearly worse off", _in_settings(payers, "worse")),
         (f"Clearly less harm than {found[0].against}", _names(_in_settings(told, "better"))),
         *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),
         ("Clearly more harm", _names(_in_settings(told, "worse"))),
@@ -205,9 +217,7 @@ def block_findings(block: Block) -> list[Finding]:
     base = block.against
     others = [entry for entry in block.entries if entry.method != base]
     compared, apart = [e for e in others if e.compared], [e.name for e in others if not e.compared]
-    told = {f"{e.name} ({_mean(e)})": standing(e) for e in compared}
-    words = ("better", "worse", "seems better", "seems worse", "mixed", "few")
-    lean = {word: [name for name, own in told.items() if own == word] for word in words}
+    lean = _lean(compared, HARM)
     findings = [
         (f"Max ψ clearly below {base}'s", _names(lean["better"])),
         *_if_any("Below in every seed, but not clearly", lean["seems better"]),
@@ -218,12 +228,36 @@ def block_findings(block: Block) -> list[Finding]:
     ]
     reason = f"there is no {base} run of their seeds, or the answers were not kept"
     missing = [("Not compared", f"{listed(apart)}: {reason}")] if apart else []
-    return [*(findings if compared else []), *missing, _chance_here(block)]
+    return [*(findings if compared else []), *missing, *_payers_here(block), _chance_here(block)]
 
 
-def _mean(entry: Entry) -> str:
-    spread = entry.apart(HARM)
+def _lean(entries: Iterable[Entry], measure: str) -> dict[str, list[str]]:
+    """By standing, the methods that stand so, each with its mean difference."""
+    told = {f"{e.name} ({_mean(e, measure)})": standing(e, measure) for e in entries}
+    words = ("better", "worse", "seems better", "seems worse", "mixed", "few")
+    return {word: [name for name, own in told.items() if own == word] for word in words}
+
+
+def _mean(entry: Entry, measure: str) -> str:
+    spread = entry.apart(measure)
     return f"{signed(None if spread is None else spread.mean, 1)} points"
+
+
+def _payers_here(block: Block) -> list[Finding]:
+    """Who pays by held-out samples, what these groups lose on unseen ones, and who spares them that."""
+    base = [entry for entry in block.entries if entry.method == block.against]
+    if not block.payers or not base or (spread := base[0].spread("audit", PAYERS)) is None:
+        return []
+    place = {"dataset": block.setting.dataset, "groups": block.setting.groups}
+    who = listed([name_of(group, **place) for group in block.payers])
+    lean = _lean([e for e in block.entries if e.method != block.against and e.compared], PAYERS)
+    more = f"{COARSE.number(spread.mean)} points more from them than from all"
+    return [
+        ("Payers, by held-out samples", f"{who}. On unseen samples {block.against} takes {more}."),
+        ("Payers clearly better off", _names(lean["better"])),
+        *_if_any("Better off in every seed, but not clearly", lean["seems better"]),
+        *_if_any("Payers clearly worse off", lean["worse"]),
+    ]
 
 
 def _chance_here(block: Block) -> Finding:

@@ -12,7 +12,7 @@ from paper import beyond_words as words
 from paper.beyond_methods import METHODS, is_formulation
 from paper.beyond_paired import Setting
 from paper.beyond_pooled import BETTER
-from paper.beyond_summary import DISPARITIES, MEASURES, Block, Constrained, Entry, Gain
+from paper.beyond_summary import DISPARITIES, MEASURES, SHOWN, Block, Constrained, Entry, Gain
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 
 SPLITS = {"train": "Training data", "audit": "Unseen data"}
@@ -23,6 +23,7 @@ INKS = {
     "seems worse": "beyond",
 }
 UNRUN = '<span class="soft">not run yet</span>'
+COLUMNS = 2 + sum(map(len, SHOWN.values()))  # of a method that was run, beside its name
 
 
 def cell(text: str, *, kind: str = "", below: str = "", head: str = "") -> str:
@@ -52,11 +53,12 @@ def table(kind: str, head: str, body: str, label: str) -> str:
 def methods_table(block: Block, label: str) -> str:
     named = "".join(
         f'<th scope="col" class="{"first" if m == "accuracy" else ""}">{marked(TITLES[m])}</th>'
-        for _ in SPLITS
-        for m in MEASURES
+        for measures in SHOWN.values()
+        for m in measures
     )
     splits = "".join(
-        f'<th scope="colgroup" colspan="4" class="first">{word}</th>' for word in SPLITS.values()
+        f'<th scope="colgroup" colspan="{len(SHOWN[split])}" class="first">{word}</th>'
+        for split, word in SPLITS.items()
     )
     ends = '<th rowspan="2" scope="col" class="first">Audits</th><th rowspan="2" scope="col">Seconds</th>'
     head = f'<tr><th rowspan="2" scope="col">Method</th>{splits}{ends}</tr><tr>{named}</tr>'
@@ -70,7 +72,9 @@ def methods_table(block: Block, label: str) -> str:
 
 def _method_rows(name: str, own: Sequence[Entry]) -> str:
     if not own:
-        return f'<tr class="unrun">{row_head(name)}<td colspan="10" class="left first">{UNRUN}</td></tr>'
+        return (
+            f'<tr class="unrun">{row_head(name)}<td colspan="{COLUMNS}" class="left first">{UNRUN}</td></tr>'
+        )
     return "".join(map(_method_row, own))
 
 
@@ -79,11 +83,11 @@ def _method_row(entry: Entry) -> str:
     seeds = f"{len(entry.rows)} seed{'' if len(entry.rows) == 1 else 's'}{step}"
     if entry.negative_weights:
         seeds += f"<br>{words.clipped(entry)} weights clipped"
-    cells = "".join(_measured(entry, split, measure) for split in SPLITS for measure in MEASURES)
+    cells = "".join(_measured(entry, split, m) for split, measures in SHOWN.items() for m in measures)
     verdicts = "<br>".join(_verdict(word, count) for word, count in entry.verdicts.items())
     facts = [f"max ψ {words.harm(entry)}", f"de-biased {words.debiased(entry)}"]
     if entry.settling is not None:
-        facts.append(f"{words.settling(entry)} a group would settle it")
+        facts += [f"{words.settling(entry)} a group", "would settle it"]
     below = f'<small class="below">{"<br>".join(map(marked, facts))}</small>'
     audits = f'<td class="first audits" data-head="audits">{verdicts}{below}</td>'
     spent = cell(words.seconds(entry), below="mixed fleet" * entry.mixed, head="seconds")
@@ -104,7 +108,8 @@ def _measured(entry: Entry, split: str, measure: str) -> str:
 
 def _chance(entry: Entry, measure: str) -> str:
     floor = entry.floor(measure)
-    return f"chance {COARSE.number(floor.mean)} ({COARSE.number(floor.low)}–{COARSE.number(floor.high)})"
+    low, high = COARSE.number(floor.low), COARSE.number(floor.high)
+    return f"chance {COARSE.number(floor.mean)}<br>({low}–{high})"
 
 
 # --- against a baseline ---
@@ -170,7 +175,7 @@ def _glance(block: Block, name: str, head: str) -> str:
 
 
 def choice_table(block: Block, label: str) -> str:
-    named = ["Choice split", *TITLES.values(), "s.e. of ψ", "followed", "s.e. there", "step"]
+    named = ["Choice split", *(TITLES[m] for m in MEASURES), "s.e. of ψ", "followed", "s.e. there", "step"]
     body = "".join(
         f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('choice', m))) for m in MEASURES)}"
         f"{cell(percent(entry.standard_error))}{''.join(map(cell, words.followed(entry)))}"

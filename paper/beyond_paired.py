@@ -8,6 +8,7 @@ import numpy as np
 
 from paper.beyond_answers import Answers, Key, answers_in, groups_in
 from paper.beyond_cells import key_of
+from paper.beyond_measures import payers_of
 from paper.beyond_methods import KINDS
 from paper.beyond_pooled import Difference, differences
 from paper.results_file import Document
@@ -79,7 +80,12 @@ class Paired:
         pairs = [(self.answers[key_of(base)], self.answers[key_of(row)]) for row, base in partners]
         same = tuple(float(np.mean(first.predicted == second.predicted)) for first, second in pairs)
         groups = groups_in(self.document, rows[0]["groups"], rows[0]["dataset"])
-        return Versus(tuple(row for row, _ in partners), same, differences(pairs, groups))
+        found = differences(pairs, groups, self.payers(Setting.of(rows[0])))
+        return Versus(tuple(row for row, _ in partners), same, found)
+
+    def payers(self, setting: Setting) -> tuple[int, ...]:
+        """The groups that pay, by the runs of NFT that look at all held-out samples."""
+        return payers_of(r for r in self.rows if r["method"] == "NFT" and Setting.of(r) == setting.family)
 
 
 def partner(row: Row, known: Iterable[Row]) -> Row | None:

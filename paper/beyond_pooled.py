@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from evenprune.tally import FloatArray, IntArray
 from paper.beyond_answers import Answers
+from paper.beyond_measures import PAYERS, payers_gap
 from paper.beyond_rows import harms
 
-BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1}  # the sign of a good difference
+# The sign of a good difference.
+BETTER = {"accuracy": 1, "max_excess_gap": -1, "pairwise_disparity": -1, PAYERS: -1}
 DRAWS, SEED = 1000, 0
 NORMAL = 1.96  # 97.5 %
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # the same, of 1 to 9 degrees of freedom
@@ -42,15 +44,21 @@ class Difference:
         return (self.lower > 0) - (self.upper < 0)
 
 
-def differences(pairs: Sequence[tuple[Answers, Answers]], groups: IntArray) -> dict[str, Difference]:
-    """By measure. pairs: of every seed, the answers of the baseline and of the method; groups: [samples]."""
+def differences(
+    pairs: Sequence[tuple[Answers, Answers]], groups: IntArray, payers: Sequence[int] = ()
+) -> dict[str, Difference]:
+    """By measure. pairs: of every seed, the answers of the baseline and of the method; groups: [samples].
+
+    Without payers, not by what they lose.
+    """
     runs = [*(first for first, _ in pairs), *(second for _, second in pairs)]
     lost = np.stack([run.dense_right.astype(np.float32) - run.right for run in runs])  # [runs, samples]
     present = [lost[:, groups == group] for group in np.unique(groups)]
     sizes = np.array([own.shape[1] for own in present], dtype=float)
-    here = _apart(np.stack([own.sum(1) for own in present], axis=-1), sizes)  # of [runs, groups]
+    paying = np.flatnonzero(np.isin(np.unique(groups), payers)).tolist()
+    here = _apart(np.stack([own.sum(1) for own in present], axis=-1), sizes, paying)  # of [runs, groups]
     draws = [drawn(own.shape[1], place) @ own.T for place, own in enumerate(present)]  # [draws, runs] each
-    there = _apart(np.stack(draws, axis=-1), sizes)
+    there = _apart(np.stack(draws, axis=-1), sizes, paying)
     found = {}
     for measure, values in here.items():
         mean, off = float(values.mean()), _off(values, there[measure])
@@ -68,12 +76,14 @@ def _off(values: FloatArray, draws: FloatArray) -> float:
     return float(np.sqrt(by_samples + t**2 * max(by_seeds, 0.0) / values.size))
 
 
-def _apart(lost: NDArray[np.float32], sizes: FloatArray) -> dict[str, FloatArray]:
+def _apart(lost: NDArray[np.float32], sizes: FloatArray, paying: Sequence[int]) -> dict[str, FloatArray]:
     """By measure, the second half of the runs minus the first, by sums of [..., runs, groups]."""
     halves = np.split(lost.astype(float), 2, axis=-2)
-    first, second = (harms(half, sizes) for half in halves)
+    first, second = (
+        harms(half, sizes) | ({PAYERS: payers_gap(half, sizes, paying)} if paying else {}) for half in halves
+    )
     accuracy = {"accuracy": first["gap"] - second["gap"]}  # what is lost less
-    return accuracy | {name: second[name] - first[name] for name in BETTER if name != "accuracy"}
+    return accuracy | {name: second[name] - first[name] for name in BETTER if name in first}
 
 
 @cache

@@ -18,12 +18,15 @@ from evenprune.tally import Tally
 from evenprune.verdict import Audit
 from paper import runner
 from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
+from paper.beyond_measures import PAYERS, SPREAD, gap_of, spread_of
 from paper.beyond_methods import BASELINES, KINDS, METHODS, is_rival_of_baselines
 from paper.beyond_paired import Paired, Row, Setting, Versus
 from paper.beyond_pooled import BETTER, Difference
 from paper.results_file import Document
 
 MEASURES = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
+# By split. Unseen samples had no part in naming payers.
+SHOWN = {"train": MEASURES, "audit": (*MEASURES, PAYERS, SPREAD)}
 DISPARITIES = ("max_excess_gap", "pairwise_disparity")  # those that have a noise floor
 VERDICTS = ("pass", "inconclusive", "fail")
 
@@ -43,6 +46,7 @@ class Entry:
     others: Mapping[str, Versus]  # the same with other baselines that it has to face
     steps: int  # dual steps to choose from
     tuned_on: tuple[int, ...]  # seeds that the steps were compared with
+    payers: tuple[int, ...]  # groups that pay, by held-out samples
 
     def beside(self, baseline: str) -> "Entry":
         """The same runs, compared with another baseline."""
@@ -81,6 +85,11 @@ class Entry:
         return {word: words.count(word) for word in VERDICTS if word in words}
 
     def spread(self, split: str, measure: str) -> Spread | None:
+        if measure == PAYERS:
+            counts = [row["changes"][split] for row in self.rows if self.payers]
+            return Spread.of(gap_of(own, self.payers) for own in counts)
+        if measure == SPREAD:
+            return Spread.of(spread_of(row["changes"][split]) for row in self.rows)
         return Spread.of(row[split][measure] for row in self.rows)
 
     def floor(self, measure: str) -> Range:
@@ -165,6 +174,7 @@ class Block:
     heldout_samples: int  # of a group, the median
     groups: int
     unanswered: int  # chosen runs whose answers to the audit samples were not kept
+    payers: tuple[int, ...]  # groups that pay, by held-out samples
 
     @property
     def faced(self) -> dict[str, list[Entry]]:
@@ -228,6 +238,7 @@ def _block(
         heldout_samples=round(statistics.median(counts)),
         groups=sum(n > 0 for n in picked[0]["changes"]["audit"]["samples"]),
         unanswered=sum(not paired.answered(row) for row in picked),
+        payers=paired.payers(setting),
     )
 
 
@@ -244,7 +255,8 @@ def _entry(
     audits = tuple(audit_tally(tally_of(row["changes"]["audit"]), options) for row in rows)
     faced = [b for b in BASELINES if b != against] if is_rival_of_baselines(rows[0]["method"]) else []
     others = {baseline: paired.versus(rows, baseline) for baseline in faced}
-    return Entry(name, tuple(rows), audits, against, paired.versus(rows, against), others, steps, tuned_on)
+    versus, payers = paired.versus(rows, against), paired.payers(Setting.of(rows[0]))
+    return Entry(name, tuple(rows), audits, against, versus, others, steps, tuned_on, payers)
 
 
 def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:

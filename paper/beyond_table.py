@@ -8,7 +8,7 @@ from paper.beyond_cells import key_of
 from paper.beyond_methods import BASELINES
 from paper.beyond_paired import Row
 from paper.beyond_pooled import BETTER
-from paper.beyond_summary import DISPARITIES, MEASURES, Block, Entry, blocks, newest_timings
+from paper.beyond_summary import DISPARITIES, MEASURES, SHOWN, Block, Entry, blocks, newest_timings
 from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 from paper.results_file import Document
 
@@ -41,6 +41,8 @@ def _legend() -> list[str]:
         "max ψ; of other formulations by their own constraints on training data. Never on the audit split,",
         "which is what “unseen” stands for.",
         "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
+        "payers: the fifth of the groups that NFT takes most from by held-out and choice samples; their",
+        "mean ψ. spread of ψ: standard deviation over groups, without what chance adds to it.",
         "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
         "would settle: samples of a group that would turn inconclusive audits into others.",
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
@@ -57,11 +59,11 @@ def _legend() -> list[str]:
 
 
 def _numbers(block: Block) -> Iterator[list[str]]:
-    named = [f"{split} {title}" for split in ("train", "unseen") for title in TITLES.values()]
+    named = [f"{HELD_SPLITS[split]} {TITLES[m]}" for split, measures in SHOWN.items() for m in measures]
     audits = ["limits of max ψ", "de-biased", "verdicts", "would settle"]
     yield ["method", "step", "seeds", *named, "floor max ψ", "floor Ψ_PW", *audits, "clipped", "seconds"]
     for entry in block.entries:
-        cells = [percent(entry.spread(split, m)) for split in ("train", "audit") for m in MEASURES]
+        cells = [percent(entry.spread(split, m)) for split, measures in SHOWN.items() for m in measures]
         floors = [f"{100 * entry.floor(measure).mean:.1f}" for measure in DISPARITIES]
         verdicts = " ".join(f"{count} {word}" for word, count in entry.verdicts.items())
         told = [words.harm(entry), words.debiased(entry), verdicts, words.settling(entry)]
@@ -71,7 +73,7 @@ def _numbers(block: Block) -> Iterator[list[str]]:
 
 def _heldout(block: Block) -> Iterator[list[str]]:
     """What the choice rests on, and how well ψ is known there and where it is followed."""
-    named = (f"choice {title}" for title in TITLES.values())
+    named = (f"choice {TITLES[m]}" for m in MEASURES)
     yield ["method", *named, "s.e. of ψ", "followed", "s.e. there", "step"]
     for entry in block.entries:
         held = [percent(entry.spread("choice", m)) for m in MEASURES]
@@ -98,7 +100,8 @@ def _timings(timed: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def _paired(baseline: str, entries: Iterable[Entry]) -> Iterator[list[str]]:
-    yield [f"against {baseline}", "seeds", "same", "accuracy", "limits", "max ψ", "limits", "Ψ_PW", "limits"]
+    measures = [word for m in BETTER for word in (TITLES[m], "limits")]
+    yield [f"against {baseline}", "seeds", "same", *measures]
     for entry in entries:
         if entry.method != baseline:
             told = [(words.difference(entry, measure), words.limits(entry, measure)) for measure in BETTER]

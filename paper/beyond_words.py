@@ -7,6 +7,7 @@ from evenprune.paper_cells import Spread
 from evenprune.paper_wording import DATASETS, signed, sparsity
 from evenprune.wording import MISSING, visible
 from paper.beyond_cells import GROUPINGS, amount
+from paper.beyond_measures import PAYERS, SPREAD
 from paper.beyond_paired import Setting
 from paper.beyond_summary import Block, Constrained, Entry, followed_by
 
@@ -15,6 +16,8 @@ TITLES = {
     "max_excess_gap": "max ψ",
     "pairwise_disparity": "Ψ_PW",
     "worst_gap": "worst Δ",
+    PAYERS: "payers' ψ",
+    SPREAD: "spread",
 }
 FEW = 3  # seeds from which limits and "in every seed" say something
 HELD_SPLITS = {"train": "train", "heldout": "held-out", "choice": "choice", "audit": "unseen"}

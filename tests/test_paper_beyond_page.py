@@ -243,7 +243,7 @@ def test_the_main_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> 
     assert len(tables) == len(text) == 3
     compared = 0
     for rows, (_, own) in zip(tables, text, strict=True):
-        shown = {name_in(row[0]): row for row in rows[2:] if len(row) == 11}
+        shown = {name_in(row[0]): row for row in rows[2:] if len(row) == 13}
         assert list(shown) == [words[0] for words in own["method"]]
         for name, step, seeds, *numbers, floor, floor_pw, limits, less, verdicts, n, clipped, seconds in own[
             "method"
@@ -252,15 +252,15 @@ def test_the_main_tables_hold_the_numbers_of_the_text(text: Text, html: str) -> 
             told = f"{seeds} seeds" + ("" if step == "–" else f", step {step}")
             assert row[0][-1 - (clipped != "–")] == told
             assert (row[0][-1] == f"{clipped} weights clipped") == (clipped != "–")
-            assert [number_in(cell) for cell in row[1:9]] == numbers
-            assert [re.split("[ (]", row[i][2])[1] for i in (6, 7)] == [floor, floor_pw]
+            assert [number_in(cell) for cell in row[1:11]] == numbers
+            assert [row[i][2].removeprefix("chance ") for i in (6, 7)] == [floor, floor_pw]
             facts = [
                 f"max ψ {limits}",
                 f"de-biased {less}",
                 *([] if n == "–" else [f"{n} a group would settle it"]),
             ]
-            assert " ".join(row[9]) == " ".join([verdicts, *facts]).replace("−", "-")
-            assert number_in(row[10]) == seconds
+            assert " ".join(row[11]) == " ".join([verdicts, *facts]).replace("−", "-")
+            assert number_in(row[12]) == seconds
             compared += 1
     assert compared == len(RUN) + 2 + len(SEEING)
     assert html.count("de-biased") == compared  # a hyphen, no minus
@@ -272,9 +272,9 @@ def test_the_other_tables_hold_the_numbers_of_the_text(text: Text, html: str) ->
     compared = [(kind, rows) for _, own in text for kind, rows in own.items() if kind.startswith("against")]
     told = [words for _, rows in compared for words in rows]
     rows = [row[1:] for rows in shown for row in rows[1:]]
-    assert [[number_in(c) for c in row] for row in rows] == [[*w[3:9:2], w[2]] for w in told]
-    limits = [cell[2].partition(";")[0] for row in rows for cell in row[:3]]
-    assert limits == [word.replace("−", "-") for words in told for word in words[4:9:2]]
+    assert [[number_in(c) for c in row] for row in rows] == [[*w[3:11:2], w[2]] for w in told]
+    limits = [cell[2].partition(";")[0] for row in rows for cell in row[:4]]
+    assert limits == [word.replace("−", "-") for words in told for word in words[4:11:2]]
     heads = [rows[0][0][0].removeprefix("Minus ").removesuffix(", same samples") for rows in shown]
     assert heads == [kind.removeprefix("against ") for kind, _ in compared]
     held = [rows for rows in tables.of("plain") if rows[0][0] == ["Choice split"]]
@@ -343,7 +343,8 @@ def test_runs_are_compared_as_an_audit_of_both_compares_them() -> None:
     for row, entry, at in told:
         method, seed = row["method"], row["seed"]
         slow = audited(answers(lost["NFT"][seed]), answers(lost[method][seed]), DENSE, GROUPS)
-        for measure, found in entry.versus.by.items():
+        for measure in ("accuracy", "max_excess_gap", "pairwise_disparity"):
+            found = entry.versus.by[measure]
             assert found.values[at] == pytest.approx(getattr(slow, measure).estimate, abs=1e-12)
 
 
@@ -420,9 +421,12 @@ def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None
     documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "FairGRAPE": [WORST] * 3})
     assert headline(documents) == (
         "On unseen data 1 of 2 methods keeps the worst group's excess gap clearly below that of plain "
-        "fine-tuning (NFT): NFT + KD (1 of 1 setting)."
+        "fine-tuning (NFT): NFT + KD (1 of 1 setting). The groups that held-out samples show to pay are "
+        "clearly better off with 1 of 2."
     )
     told = findings(documents)
+    assert told["Payers clearly better off than with NFT"] == "NFT + KD (1 of 1 setting)"
+    assert told["Payers clearly worse off"] == "FairGRAPE (1 of 1 setting)"
     assert told["Clearly less harm than NFT"] == "NFT + KD (1 of 1 setting)"
     assert told["Clearly more harm"] == "FairGRAPE (1 of 1 setting)"
     assert told["Clearly less accurate"] == "FairGRAPE (1 of 1 setting)"
@@ -433,13 +437,18 @@ def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None
     here = dict(beyond_findings.block_findings(blocks_of(documents)[0]))
     assert here["Max ψ clearly below NFT's"] == "NFT + KD (−6.7 points)"
     assert here["Clearly above NFT's"] == "FairGRAPE (+13.3 points)"
+    assert here["Payers, by held-out samples"] == (
+        "apple. On unseen samples NFT takes 6.7 points more from them than from all."
+    )
+    assert here["Payers clearly better off"] == "NFT + KD (−6.7 points)"
+    assert here["Payers clearly worse off"] == "FairGRAPE (+13.3 points)"
 
 
 def test_what_differs_in_every_seed_but_not_clearly_is_told_apart() -> None:
     near, far, other = (306, 300, 300), (312, 300, 300), (300, 303, 300)
     lost = {"NFT": [far] * 3, "CEAG": [near] * 3, "EL + RB": [near, (318, 300, 300), other]}
     documents = made(lost)
-    assert headline(documents).endswith("; with 1 of 2 it is lower in every seed of some setting.")
+    assert "; with 1 of 2 it is lower in every seed of some setting." in headline(documents)
     told = findings(documents)
     assert told["Clearly less harm than NFT"] == "none"
     assert told["Less in every seed, but not clearly"] == "CEAG (1 of 1 setting)"
@@ -507,7 +516,8 @@ def test_multipliers_on_unseen_samples_face_the_class_bias_and_ceag_too() -> Non
     ]
     (row,) = shown[0][1:]
     # Against the class bias: 600 instead of 300 of the 3,000 samples of the first group are lost.
-    assert [number_in(cell) for cell in row[1:]] == ["-3.3 ± 0.0", "+6.7 ± 0.0", "+10.0 ± 0.0", "96.7 ± 0.0"]
+    told = ["-3.3 ± 0.0", "+6.7 ± 0.0", "+10.0 ± 0.0", "+6.7 ± 0.0", "96.7 ± 0.0"]
+    assert [number_in(cell) for cell in row[1:]] == told
 
 
 def test_every_method_can_be_compared_with_any_other() -> None:
@@ -549,9 +559,9 @@ def test_clipped_weights_and_mixed_fleets_are_told_where_there_were_any() -> Non
     rows = {row[0][0]: row for row in Tables(html_of(documents)).of("methods stack")[0][2:]}
     plain, other = rows["NFT"], rows["CEAG"]
     assert plain[0] == ["NFT", "2 seeds"]
-    assert plain[10][:2] == ["1.0", "± 0.0"]
+    assert plain[12][:2] == ["1.0", "± 0.0"]
     assert other[0] == ["CEAG", "2 seeds", "1,100 weights clipped"]
-    assert other[10] == ["1.0", "± 0.0", "mixed fleet"]
+    assert other[12] == ["1.0", "± 0.0", "mixed fleet"]
     line = next(line for line in beyond_table.lines(*documents) if line.startswith("CEAG "))
     assert re.split(r"\s{2,}", line)[-2:] == ["1,100", "1.0 ± 0.0*"]
 
@@ -620,8 +630,8 @@ def test_runs_without_answers_or_without_nft_are_not_compared(documents: Documen
     assert "Nothing can be compared with plain fine-tuning (NFT) yet." in page
     assert "No method that follows unseen samples is compared with NFT yet" in page
     rows = [r for rows in Tables(page).of("plain paired stack") for r in rows[1:]]
-    assert {tuple(c) for r in rows for c in r[1:4]} == {("–", "not compared")}
-    assert {tuple(r[4]) for r in rows} == {("–",)}
+    assert {tuple(c) for r in rows for c in r[1:5]} == {("–", "not compared")}
+    assert {tuple(r[5]) for r in rows} == {("–",)}
     without = {"runs": [run for run in documents[0]["runs"] if run["method"] != "NFT"]}
     assert "there is no NFT run of their seeds" in html_of((without, documents[1]))
 
@@ -694,8 +704,8 @@ def test_a_folded_setting_says_what_was_found_in_it() -> None:
     few = made({"CEAG held-out (ring)": [WORST] * 3}, heldout_used=20)
     gists = re.findall(r'<span class="gist">(.*?)</span>', html_of(joined(whole, few)))
     assert [unescape(gist).replace("\u00a0", " ") for gist in gists] == [
-        "Max ψ clearly below NFT's: NFT + KD (−6.7 points). "
-        "The range of chance: within it in every seed: NFT + KD; above it in every seed: NFT.",
+        "Max ψ clearly below NFT's: NFT + KD (−6.7 points). Payers, by held-out samples: apple. On unseen "
+        "samples NFT takes 6.7 points more from them than from all.",
         "Max ψ clearly below NFT's: none. Clearly above NFT's: CEAG held-out (ring) (+13.3 points).",
     ]
 
@@ -1043,7 +1053,7 @@ def test_the_csv_has_every_number(
     download.value.save_as(tmp_path / "all.csv")
     with open(tmp_path / "all.csv", encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4 * 4 * sum(len(block.entries) for block in found)
+    assert len(rows) == (4 * 4 + 2) * sum(len(block.entries) for block in found)
     row = next(
         r for r in rows if (r["method"], r["split"], r["measure"]) == ("CELG", "audit", "max_excess_gap")
     )

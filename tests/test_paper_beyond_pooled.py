@@ -7,11 +7,12 @@ from scipy import stats
 
 import evenprune
 from paper.beyond_answers import Answers
+from paper.beyond_measures import PAYERS, payers_gap
 from paper.beyond_pooled import BETTER, DRAWS, NORMAL, STUDENT, Difference, differences, drawn
 from paper.beyond_rows import harms
 
 Bits = NDArray[np.bool_]
-MEASURES = {"accuracy", "max_excess_gap", "pairwise_disparity"}
+MEASURES = {"accuracy", "max_excess_gap", "pairwise_disparity"}  # that an audit has, too
 
 
 def answers(dense: Bits, right: Bits) -> Answers:
@@ -29,12 +30,17 @@ def test_every_seed_is_compared_as_an_audit_of_both_compares_them(seed: int) -> 
     runs = {"first": first, "second": second}
     audit = evenprune.audit(dense_correct=dense, pruned_correct=runs, groups=groups, tolerance=0.01)
     found = differences([(answers(dense, first), answers(dense, second))], groups)
-    assert set(found) == MEASURES == set(BETTER)
+    assert set(found) == MEASURES == set(BETTER) - {PAYERS}
     for measure, one in found.items():
         slow = getattr(audit.comparisons[0], measure)
         assert one.values == pytest.approx([slow.estimate], abs=1e-12)
         assert one.lower < one.values[0] < one.upper
     assert found["accuracy"].sign == -1
+    paying = differences([(answers(dense, first), answers(dense, second))], groups, payers=(1, 4))
+    assert {name: one for name, one in paying.items() if name != PAYERS} == found
+    lost = [dense.astype(float) - run for run in (first, second)]
+    before, after = (np.mean([own[groups == g].mean() for g in (1, 4)]) - own.mean() for own in lost)
+    assert paying[PAYERS].values == pytest.approx([after - before], abs=1e-12)
 
 
 def test_runs_that_answer_alike_do_not_differ() -> None:
@@ -82,17 +88,21 @@ def test_limits_hold_the_mean_difference_of_other_seeds_and_samples(spread: floa
     gaps = np.stack([0.2 + tilt] * SEEDS + [np.full(8, 0.2)] * SEEDS)
     sizes = np.full(8, EACH)
 
+    payers = (6, 7)
+
     def apart(right: NDArray[np.bool_]) -> dict[str, float]:
-        told = harms((~right).sum(2).astype(float), sizes)
-        told["accuracy"] = -told["gap"]
-        return {name: float(told[name][SEEDS:].mean() - told[name][:SEEDS].mean()) for name in MEASURES}
+        lost = (~right).sum(2).astype(float)
+        told = harms(lost, sizes)
+        told |= {"accuracy": -told["gap"], PAYERS: payers_gap(lost, sizes, payers)}
+        return {name: float(told[name][SEEDS:].mean() - told[name][:SEEDS].mean()) for name in BETTER}
 
     many = [apart(world(rng, gaps, seeds)) for _ in range(4000)]
-    truth = {name: float(np.mean([one[name] for one in many])) for name in MEASURES}
-    held = dict.fromkeys(MEASURES, 0)
+    truth = {name: float(np.mean([one[name] for one in many])) for name in BETTER}
+    held = dict.fromkeys(BETTER, 0)
     trials, groups, dense = 300, np.repeat(np.arange(8), EACH), np.ones(8 * EACH, dtype=bool)
     for _ in range(trials):
         runs = [answers(dense, run.reshape(-1)) for run in world(rng, gaps, seeds)]
-        for name, one in differences(list(zip(runs[:SEEDS], runs[SEEDS:], strict=True)), groups).items():
+        pairs = list(zip(runs[:SEEDS], runs[SEEDS:], strict=True))
+        for name, one in differences(pairs, groups, payers).items():
             held[name] += one.lower <= truth[name] <= one.upper
     assert min(held.values()) >= 0.92 * trials, held
