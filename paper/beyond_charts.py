@@ -179,8 +179,9 @@ def gain_chart(own: Sequence[Gain], frame: Frame, title: str) -> str:
         for place, (name, look) in enumerate(looked.items())
     )
     minus = f"minus {marked(own[0].entry.against)}'s, points; on top: samples a group that are followed"
+    told = f"payers' ψ on unseen data {minus}"
     return (
-        f'<div class="framed"><span class="soft">max ψ on unseen data {minus}</span>'
+        f'<div class="framed"><span class="soft">{told}</span>'
         f'<svg class="lines gains" height="{GAIN_TALL}" role="img" aria-label="{escaped(title)}">'
         f"{_gain_grid(frame, inner)}{_sizes_above(own, frame)}{drawn}</svg></div>"
         f"{_gain_keys(looked)}"

@@ -287,7 +287,7 @@ def gain_sentence(own: Sequence[Gain]) -> str:
     there = sizes(gain for pair in ends.values() for gain in pair)
     return (
         f"Of {len(ends)} method{'' if len(ends) == 1 else 's'} run with {there[0]} to {there[-1]} held-out "
-        f"samples a group, {len(better)} have a lower max ψ on unseen data, relative to "
+        f"samples a group, {len(better)} spare payers more on unseen data, relative to "
         f"{own[0].entry.against}'s, with the most than with the fewest: {_names(better)}."
     )
 

@@ -13,6 +13,7 @@ from paper import beyond_charts as charts
 from paper import beyond_findings as findings
 from paper import beyond_page_tables as tables
 from paper import beyond_words as words
+from paper.beyond_measures import PAYERS
 from paper.beyond_methods import BASELINES
 from paper.beyond_paired import Row
 from paper.beyond_summary import (
@@ -145,15 +146,21 @@ def _findings(found: Sequence[Block]) -> Section:
         "That five seeds all lie on one side says less: they share the dense model and the samples."
     )
     under = (
-        f"Max ψ on unseen data minus {base}'s, in points: mean ± standard deviation over seeds; the limits "
-        "of the mean, and in how many seeds it is better. Coloured if in all, bold if clearly. The row of "
-        f"{base} is its max ψ itself, and what chance alone would show. A dash: not planned there. Settings "
-        "that look at fewer held-out samples follow below."
+        f"On unseen data, minus {base}'s, in points: mean ± standard deviation over seeds; the limits of the "
+        "mean, and in how many seeds it is better. Coloured if in all, bold if clearly. The row of "
+        f"{base} is its own value. A dash: not planned there. Settings that look at fewer held-out samples "
+        "follow below."
     )
     said = findings_list(findings.study_findings(found))
-    table = tables.glance_table([block for block in found if not is_variant(block, found)])
-    glance = f'<h3>At a glance</h3><p class="lead">{under}</p>{table}'
-    return _section("findings", "What works and what does not", lead, said, glance)
+    main = [block for block in found if not is_variant(block, found)]
+    glances = [
+        f'<h3>At a glance: {marked(title)}</h3><p class="lead">{text}</p>{tables.glance_table(main, measure)}'
+        for measure, title, text in (
+            (PAYERS, "what payers lose beyond the average", under),
+            (findings.HARM, "max ψ", f"Likewise; below {base}'s, what chance alone would show."),
+        )
+    ]
+    return _section("findings", "What works and what does not", lead, said, *glances)
 
 
 def _gains(found: Sequence[Block]) -> Section:
@@ -166,8 +173,8 @@ def _gains(found: Sequence[Block]) -> Section:
         "Multipliers and class biases that follow unseen samples can only follow what is to be seen there: "
         "the fewer samples a group has, the larger the standard error of its ψ, and the more of it is noise. "
         "One dot a method and number of samples that it follows (named above; cross-fitting follows all "
-        "training samples), methods a little aside of each other; below zero, less harm on unseen data than "
-        f"{marked(base)}; whiskers: standard deviation over seeds."
+        "training samples), methods a little aside of each other; below zero, payers lose "
+        f"less on unseen data than with {marked(base)}; whiskers: standard deviation over seeds."
     )
     panels = [(own, name) for own, name in zip(tasks.values(), words.task_titles(list(tasks)), strict=True)]
     several = [(own, name) for own, name in panels if len(findings.sizes(own)) > 1]

@@ -9,6 +9,7 @@ from evenprune.paper_wording import COARSE, duration
 from evenprune.wording import MISSING
 from paper import beyond_findings as findings
 from paper import beyond_words as words
+from paper.beyond_measures import PAYERS
 from paper.beyond_methods import METHODS, is_formulation
 from paper.beyond_paired import Setting
 from paper.beyond_pooled import BETTER
@@ -133,8 +134,8 @@ def _difference(entry: Entry, measure: str) -> str:
     return cell(words.difference(entry, measure), kind=kind, below=told, head=TITLES[measure])
 
 
-def glance_table(found: Sequence[Block]) -> str:
-    """The difference of max ψ from the baseline's, method by setting."""
+def glance_table(found: Sequence[Block], measure: str) -> str:
+    """The difference from the baseline's, method by setting."""
     entries = [e for block in found for e in block.entries if not is_formulation(e.method)]
     absent = [name for block in found for name in findings.unrun_methods(block)]
     places = {name: METHODS[name] for name in absent} | {e.name: METHODS[e.method] for e in entries}
@@ -142,10 +143,10 @@ def glance_table(found: Sequence[Block]) -> str:
     pairs = list(zip(found, words.short_titles(found, brief=True), strict=True))
     head = f"<tr>{heads(['Method'])}{''.join(map(_setting_head, words.short_titles(found)))}</tr>"
     body = "".join(
-        f"<tr>{row_head(name)}{''.join(_glance(block, name, title) for block, title in pairs)}</tr>"
+        f"<tr>{row_head(name)}{''.join(_glance(block, name, title, measure) for block, title in pairs)}</tr>"
         for name in shown
     )
-    label = f"max ψ on unseen data minus {found[0].against}'s"
+    label = f"{TITLES[measure]} on unseen data minus {found[0].against}'s"
     return table("glance against stack", head, f"<tbody>{body}</tbody>", label)
 
 
@@ -157,18 +158,18 @@ def _named(block: Block, name: str) -> Entry | None:
     return next((entry for entry in block.entries if entry.name == name), None)
 
 
-def _glance(block: Block, name: str, head: str) -> str:
+def _glance(block: Block, name: str, head: str, measure: str) -> str:
     entry = _named(block, name)
     if entry is None:
         usual = name in findings.expected(block) and not any(e.method == name for e in block.entries)
         told, kind = (UNRUN, "") if usual else (f'<span class="soft">{MISSING}</span>', " none")
         return f'<td class="first{kind}" data-head="{escaped(head)}">{told}</td>'
     if entry.method == block.against:
-        spread = percent(entry.spread("audit", "max_excess_gap"))
-        return cell(spread, kind="first soft", below=_chance(entry, "max_excess_gap"), head=head)
-    kind = f"first {INKS.get(findings.standing(entry), '')}"
-    told = findings.counts(entry, brief=True)
-    return cell(words.difference(entry, "max_excess_gap"), kind=kind, below=told, head=head)
+        chance = _chance(entry, measure) if measure in DISPARITIES else ""
+        return cell(percent(entry.spread("audit", measure)), kind="first soft", below=chance, head=head)
+    kind = f"first {INKS.get(findings.standing(entry, measure), '')}"
+    told = findings.counts(entry, measure, brief=True)
+    return cell(words.difference(entry, measure), kind=kind, below=told, head=head)
 
 
 # --- what the choice rests on ---
@@ -186,10 +187,10 @@ def choice_table(block: Block, label: str) -> str:
 
 
 def gain_table(own: Sequence[Gain], label: str) -> str:
-    named = ["Method", "followed a group", "s.e. of ψ", f"max ψ minus {own[0].entry.against}'s"]
+    named = ["Method", "followed a group", "s.e. of ψ", f"{TITLES[PAYERS]} minus {own[0].entry.against}'s"]
     body = "".join(
         f"<tr>{row_head(g.entry.name)}{cell(str(g.followed.samples))}{cell(percent(g.followed.error))}"
-        f"{_difference(g.entry, 'max_excess_gap')}</tr>"
+        f"{_difference(g.entry, PAYERS)}</tr>"
         for g in own
     )
     return table("plain", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)

@@ -347,7 +347,7 @@ class Gain:
     entry: Entry
     setting: Setting
     followed: Followed
-    difference: Spread  # max ψ on unseen data, minus the baseline's
+    difference: Spread  # payers' ψ on unseen data, minus the baseline's
 
 
 def gains(found: Iterable[Block]) -> dict[Setting, list[Gain]]:
@@ -356,7 +356,7 @@ def gains(found: Iterable[Block]) -> dict[Setting, list[Gain]]:
     for block in found:
         for entry in block.entries:
             followed = followed_by(entry.versus.rows)
-            difference = entry.apart("max_excess_gap")
+            difference = entry.apart(PAYERS)
             if followed and difference and KINDS[entry.method].follows_unseen:
                 gain = Gain(entry, block.setting, followed, difference)
                 tasks.setdefault(block.setting.task, []).append(gain)
