@@ -22,7 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
     "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
     "fast": {},  # to compare the plain one with, where both are shortened
     LAST: {},  # weights are decayed as by the paper's published code: those of the last layer alone
-    "float32": {"precision": "float32"},  # nothing is rounded, but in fleets and graphs
+    "float32": {"precision": "float32"},  # nothing is rounded to 16 bits; in fleets and graphs, as the tables
     "tf32": {"precision": "float32"},  # convolutions round their factors to 11 bits, as torch does on an A100
     **{name: {} for name in DUAL_STEPS},
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evenprune import constraint, methods
+from evenprune import constraint, methods, training
 from evenprune.augment import Flip
 from evenprune.constraint import Plan
 from evenprune.draws import balance_of, sample_order
 from evenprune.gap_limits import least_excess_gap
-from evenprune.iterates import iterate_score
+from evenprune.iterates import iterate_score, keep_best
 from evenprune.method import Method
 from evenprune.plan import PerRun
 from evenprune.predict import predict
@@ -220,32 +220,41 @@ def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, An
 
 def test_a_feasible_iterate_beats_all_others() -> None:
     method = methods.ceag(tolerance=0.02, keep="feasible", keep_on="validation")
-    ranked = [
-        {"accuracy": 0.95, "max_excess_gap": 0.3, "least_excess_gap": 0.1},  # shown to be beyond it
-        {"accuracy": 0.5, "max_excess_gap": 0.2, "least_excess_gap": 0.15},
-        {"accuracy": 0.6, "max_excess_gap": 0.021, "least_excess_gap": -0.1},  # too few samples to tell
-        {"accuracy": 0.9, "max_excess_gap": 0.1, "least_excess_gap": 0.02},
-        {"accuracy": 0.5, "max_excess_gap": 0.02, "least_excess_gap": 0.01},  # within it
-        {"accuracy": 0.6, "max_excess_gap": 0.0, "least_excess_gap": -0.1},
+    ranked = [  # accuracy, max ψ and what that is at least
+        (0.95, 0.3, 0.1),  # shown to be beyond it
+        (0.5, 0.2, 0.15),
+        (0.6, 0.021, -0.1),  # too few samples to tell
+        (0.9, 0.1, 0.02),
+        (0.5, 0.02 + 1e-17, 0.01),  # within it
+        (0.6, 0.0, -0.1),
     ]
-    scores = [iterate_score(method, found) for found in ranked]
+    found = [({"accuracy": accuracy, "max_excess_gap": gap}, least) for accuracy, gap, least in ranked]
+    scores = [iterate_score(method, own, least=least) for own, least in found]
     assert sorted(set(scores)) == scores
     best = methods.nft_es(on="validation")
-    assert iterate_score(best, ranked[0]) == 0.95
+    assert iterate_score(best, found[0][0], least=0.1) == 0.95
 
 
-def test_the_kept_iterate_is_the_best_feasible_one(problem: tuple[nn.Module, Any]) -> None:
+def test_the_kept_iterate_is_the_best_feasible_one(
+    problem: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least = dict[int, float]()
+
+    def listening(*args: Any, epoch: int, **told: Any) -> None:
+        least[epoch] = float(told["least"]["test"][0])
+        keep_best(*args, epoch=epoch, **told)
+
+    monkeypatch.setattr(training, "keep_best", listening)
     method = methods.ceag(tolerance=0.05, dual_lr=0.1, k=4, keep="feasible", keep_on="test")
     one = fit(*problem, runs=[Run(method=method, sparsity=0.5)], recipe=recipe(epochs=8))[0]
     tuned = [row for row in one.history if row["epoch"] >= 2]
-    scores = [iterate_score(method, row["splits"]["test"]) for row in tuned]
+    scores = [iterate_score(method, row["splits"]["test"], least=least[row["epoch"]]) for row in tuned]
     assert one.kept_epoch == tuned[scores.index(max(scores))]["epoch"]
     kept = next(row for row in tuned if row["epoch"] == one.kept_epoch)
-    dense, found = problem[1].evaluate["test"], one.predictions["test"]
-    before = predict(problem[0], dense).correct
-    least = least_excess_gap(before, found.correct, found.groups, count=len(problem[1].reference.names))
-    assert kept["splits"]["test"]["least_excess_gap"] == pytest.approx(float(least))
-    assert "least_excess_gap" not in kept["splits"]["train"]
+    found, names = one.predictions["test"], problem[1].reference.names
+    before = predict(problem[0], problem[1].evaluate["test"]).correct
+    limit = least_excess_gap(before, found.correct, found.groups, count=len(names))
+    assert least[one.kept_epoch] == pytest.approx(float(limit))
     assert float(one.predictions["test"].correct.double().mean()) == pytest.approx(
         kept["splits"]["test"]["accuracy"]
     )

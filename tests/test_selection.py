@@ -2,10 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenprune import limits
+from evenprune.predict import Predictions
+from evenprune.run_figures import judged
 from evenprune.selection import Candidate, choose, sentence
 
 
@@ -106,3 +111,29 @@ def test_the_choice_in_one_sentence(
     runs: dict[str, list[tuple[float, float]]], tolerance: float, said: str
 ) -> None:
     assert sentence(choose(candidates(0.04, **runs), tolerance), tolerance) == said
+
+
+# --- what a choice is made by ---
+
+
+def answers(right: list[bool], groups: list[int]) -> Predictions:
+    labels = torch.zeros(len(right), dtype=torch.int64)
+    return Predictions(labels, 1 - torch.tensor(right).long(), torch.tensor(groups), labels.double())
+
+
+def test_a_run_is_judged_by_its_gaps_and_their_limits() -> None:
+    """20 of the 40 samples of the first group break, none of the 360 others; 40 have no group."""
+    groups = [0] * 40 + [1] * 360 + [-1] * 40
+    dense = answers([True] * 440, groups)
+    pruned = answers([False] * 20 + [True] * 420, groups)
+    found = judged(dense, pruned, ["a", "b"])
+    assert found["accuracy"] == 420 / 440
+    assert found["gap"] == pytest.approx(0.5 - 20 / 440)
+    z = limits.quantile(1 - 0.05 / 2)  # of two groups
+    for before, after, broke, fixed in ((dense, pruned, 20, 0), (pruned, dense, 0, 20)):
+        columns = ([40, 360, 40], [broke, 0, 0], [fixed, 0, 0], [0, 0, 0])
+        every = limits.Counts(*(np.array(own, float) for own in columns))
+        lower = limits.excess_limits(every, every.outside_of(every.total()), (z, z))[0][0]
+        assert judged(before, after, ["a", "b"])["least"] == pytest.approx(lower[:2].max())
+    nobody = answers([True] * 440, [-1] * 440)
+    assert judged(nobody, nobody, ["a", "b"]) == {"accuracy": 1.0, "gap": math.inf, "least": math.inf}

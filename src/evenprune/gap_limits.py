@@ -91,11 +91,15 @@ def least_maximum(counts: PairedCounts, *, first: int | None = None) -> Tensor:
     known = counts.samples[..., :first] > 0
     share = (1 - SHOWN) / known.sum(-1, keepdim=True).clamp_min(1).double()
     lower = excess_limits(counts, -torch.special.ndtri(share))[0][..., :first]
-    unknown = lower.new_full(
-        (*lower.shape[:-1], 1), -torch.inf
-    )  # also of no groups at all there is a largest
-    largest = torch.cat([torch.where(known, lower, -torch.inf), unknown], -1).amax(-1)
-    return torch.where(largest.isneginf(), torch.nan, largest)
+    return largest(torch.where(known, lower, torch.nan))
+
+
+def largest(values: Tensor) -> Tensor:
+    """Along groups, the last axis, absent ones (NaN) aside; NaN if all are absent."""
+    if values.shape[-1] == 0:
+        return values.new_full(values.shape[:-1], torch.nan)
+    highest = values.nan_to_num(nan=-torch.inf).amax(-1)
+    return torch.where(highest.isneginf(), torch.nan, highest)
 
 
 def _gap_limits(counts: PairedCounts, deviate: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,10 @@ def _described(run: Run) -> dict[str, Any]:
     told: dict[str, Any] = checkpoint.describe(run)
     if run.method.caution == 0 and run.method.focus == 0:
         told["method"] = {n: v for n, v in told["method"].items() if (n, v) not in DEFAULTS.items()}
+    if run.method.keep == "feasible":  # in folders of before, the one with the smallest max ψ
+        told["method"]["feasible"] = (
+            "if none is, the most accurate that is not shown to be beyond the tolerance"
+        )
     return {name: value for name, value in told.items() if (name, value) != ("without", None)}
 
 

@@ -1,4 +1,4 @@
-"""Which iterate of a run is kept: the last, the best on a named split, or the best within the tolerance."""
+"""Which iterate of a run is kept: the last, the most accurate on a named split, or the best feasible one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,29 +27,39 @@ def keep_best(
     *,
     epoch: int,
     scores: Mapping[str, Mapping[str, Tensor]],
+    least: Mapping[str, Tensor],
 ) -> None:
-    """Remember the weights of runs that were never better on their named split; of equals, the earliest."""
+    """Remember the weights of runs that were never better on their named split; of equals, the earliest.
+
+    least: what max ψ is at least [runs], of the splits that feasible iterates are kept on.
+    """
     for i, method in enumerate(methods):
         if method.keep == "last" or method.keep_on is None:
             continue
         found = {name: float(v[i]) for name, v in scores[method.keep_on].items() if v.ndim == 1}
-        score = iterate_score(method, found)
+        at_least = float(least[method.keep_on][i]) if method.keep == "feasible" else 0.0
+        score = iterate_score(method, found, least=at_least)
         if score > float(best["score"][i]):
             best["score"][i], best["epoch"][i] = score, epoch
             copy_run(best["network"], network.state_dict(), run=i, runs=len(methods))
 
 
-def iterate_score(method: Method, found: Mapping[str, float]) -> float:
+def iterate_score(method: Method, found: Mapping[str, float], *, least: float) -> float:
     """Higher is better. "feasible": iterates within the tolerance beat all others, then come those that the
     samples do not show to be beyond it, of both the more accurate first; last, by its gap, what is beyond.
 
-    The smallest of many noisy gaps is no better than the others, and often of an early, poor iterate.
+    The smallest of many noisy gaps is no better than the others, and often of an early, poor iterate. least:
+    what max ψ is at least, by its lower limit.
     """
     if method.keep != "feasible":
         return found["accuracy"]
-    if found["least_excess_gap"] > method.tolerance:
+    if not is_within(least, method.tolerance):
         return -found["max_excess_gap"]
-    return (4 if found["max_excess_gap"] <= method.tolerance else 2) + found["accuracy"]
+    return (4 if is_within(found["max_excess_gap"], method.tolerance) else 2) + found["accuracy"]
+
+
+def is_within(gap: float, tolerance: float) -> bool:
+    return gap <= tolerance + 1e-9  # 0.02 is not above 0.02
 
 
 def put_back_best(best: Best, network: nn.Module) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evenprune import fleet
-from evenprune.gap_limits import least_excess_gap
+from evenprune.gap_limits import largest
 from evenprune.recipe import Recipe, Split
 from evenprune.reference import DenseReference
 from evenprune.replay import Replay
@@ -134,17 +134,10 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def scores(
-    split: Split,
-    predicted: Tensor,
-    losses: Tensor,
-    dense: DenseReference,
-    dense_correct: Tensor | None = None,
-) -> dict[str, Tensor]:
+def scores(split: Split, predicted: Tensor, losses: Tensor, dense: DenseReference) -> dict[str, Tensor]:
     """The numbers of one split for every run, on the CPU; `dense` is the dense model on the same split.
 
-    A group without samples has the accuracy NaN and takes no part in the largest gaps. With the dense model's
-    answers, which are right and which not [N], there is also what max ψ is at least.
+    A group without samples has the accuracy NaN and takes no part in the largest gaps.
     """
     groups = len(dense.names)
     correct = predicted == split.labels  # [runs, N]
@@ -155,25 +148,13 @@ def scores(
     group_accuracy = counts.double() / dense.samples
     gaps = dense.accuracy - group_accuracy  # Δ_g
     excess = gaps - (dense.overall_accuracy - accuracy).unsqueeze(1)  # ψ_g = Δ_g − Δ
-    found = {
+    return {
         "accuracy": accuracy,
         "loss": losses.mean(1).cpu().double(),
-        "max_excess_gap": _largest(excess),
-        "pairwise_disparity": _largest(gaps) + _largest(-gaps),
+        "max_excess_gap": largest(excess),
+        "pairwise_disparity": largest(gaps) + largest(-gaps),
         "group_accuracy": group_accuracy,
     }
-    if dense_correct is not None:
-        before = dense_correct.to(correct.device)
-        found["least_excess_gap"] = least_excess_gap(before, correct, split.groups, count=groups).cpu()
-    return found
-
-
-def _largest(values: Tensor) -> Tensor:
-    """Along groups, absent ones (NaN) aside; NaN if all are absent."""
-    if values.shape[1] == 0:
-        return values.new_full((values.shape[0],), torch.nan)
-    highest = values.nan_to_num(nan=-torch.inf).amax(1)
-    return torch.where(highest.isneginf(), torch.nan, highest)
 
 
 def as_split(

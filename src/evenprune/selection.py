@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from evenprune.iterates import is_within
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -45,14 +47,14 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Choice:
 
     def merit(key: Hashable) -> tuple[float, ...]:
         accuracy, gap, least = means[key]
-        if not _within(least, tolerance):
+        if not is_within(least, tolerance):
             return 0.0, -gap, accuracy
-        return (2.0 if _within(gap, tolerance) else 1.0), accuracy
+        return (2.0 if is_within(gap, tolerance) else 1.0), accuracy
 
     best = max(settings, key=merit)  # of equals the first
     runs = sorted(settings[best], key=lambda run: run.gap)
     chosen, (accuracy, gap, least) = runs[(len(runs) - 1) // 2], means[best]
-    within, beyond = _within(gap, tolerance), not _within(least, tolerance)
+    within, beyond = is_within(gap, tolerance), not is_within(least, tolerance)
     return Choice(chosen.name, chosen.title, len(settings), len(runs), accuracy, gap, within, beyond)
 
 
@@ -60,10 +62,6 @@ def _means(runs: Sequence[Candidate]) -> tuple[float, float, float]:
     """Of accuracy, max ψ and what that is at least."""
     accuracy, gap, least = zip(*((run.accuracy, run.gap, run.least) for run in runs), strict=True)
     return statistics.fmean(accuracy), statistics.fmean(gap), statistics.fmean(least)
-
-
-def _within(gap: float, tolerance: float) -> bool:
-    return gap <= tolerance + 1e-9  # 0.02 is not above 0.02
 
 
 def sentence(choice: Choice, tolerance: float) -> str:

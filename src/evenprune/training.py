@@ -23,6 +23,7 @@ from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.compiling import compiles
 from evenprune.draws import seed_of
 from evenprune.fitted import Fitted, results
+from evenprune.gap_limits import least_excess_gap
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.identity import identify
@@ -354,14 +355,23 @@ def _epoch(
     divergence.end_epoch(loop.rest, loop.network, final=memory.epoch >= recipe.pruning_epochs - 1)
     due = (memory.epoch + 1) % recipe.evaluate_every == 0 or memory.epoch + 1 == recipe.epochs
     wanted = [name for name in answers if due and name not in recipe.only_at_end]
-    found = {
-        name: scores(answers[name].split, *answers[name](), memory.dense[name], job.dense_correct.get(name))
-        for name in wanted
-    }
+    answered = {name: answers[name]() for name in wanted}
+    found = {name: scores(answers[name].split, *answered[name], memory.dense[name]) for name in wanted}
     if found and memory.epoch >= recipe.pruning_epochs:
+        least = {
+            name: _least_gaps(answers[name].split, answered[name][0], right, len(memory.dense[name].names))
+            for name, right in job.dense_correct.items()
+            if name in answered
+        }
         methods = [run.method for run in loop.runs]
-        keep_best(loop.best, loop.network, methods, epoch=memory.epoch, scores=found)
+        keep_best(loop.best, loop.network, methods, epoch=memory.epoch, scores=found, least=least)
     return found, time.perf_counter() - began
+
+
+def _least_gaps(split: Split, predicted: Tensor, dense_correct: Tensor, groups: int) -> Tensor:
+    """What max ψ is at least, [runs], on the CPU."""
+    before, after = dense_correct.to(predicted.device), predicted == split.labels
+    return least_excess_gap(before, after, split.groups, count=groups).cpu()
 
 
 def _end_epoch(loop: Loop, memory: Memory, job: Job, row: dict[str, Any], seconds: float) -> None:
