@@ -204,6 +204,14 @@ def test_another_method_is_compared_with_the_papers_and_its_numbers(results, nam
     assert variants([replace(run, recipe="other") for run in stepped], results.runs, printed()) == ()
 
 
+def test_other_numbers_of_bits_are_named():
+    assert paper_pair_wording.short_name("tf32") == "TF32"
+    assert paper_pair_wording.recipe_name("tf32") == (
+        "float32 with convolutions in TF32, as the paper's published code"
+    )
+    assert paper_pair_wording.recipe_name("float32") == "float32 throughout"
+
+
 def test_runs_of_different_code_are_told_apart(results):
     own = [run for run in results.variants if run.recipe == "decay_last"]
 

@@ -13,13 +13,15 @@ RECIPES = {
     FAST: "bfloat16, graphs and own kernels",
     TABLE: "weight decay on all layers, as in table 1",
     "decay_last": "weight decay on the last layer alone, as the paper's published code",
-    "float32": "float32 throughout, as the paper's published code",
+    "float32": "float32 throughout",
+    "tf32": "float32 with convolutions in TF32, as the paper's published code",
     "macro": "groups averaged alike in the constraints, as the paper's published code",
 }
 SHORT = {
     PLAIN: "plain float32",
     TABLE: "table 1",
     "decay_last": "decay of last layer",
+    "tf32": "TF32",
     "macro": "groups alike",
 }
 MOST_ALONE = 10  # runs that are named
