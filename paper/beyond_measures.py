@@ -24,7 +24,7 @@ from evenprune.tally import FloatArray
 from evenprune.wording import visible
 
 PAYERS, SPREAD = "payers_gap", "spread"
-SHARE = 1 / 5  # of the groups, at least one
+ONE_IN = 5  # groups pays, at least one
 NAMED_ON = ("heldout", "choice")
 NAMES = {("cifar100", groups): names for groups, names in cifar100.GROUPS.items()}
 NAMES |= {("utkface", "race"): RACES}
@@ -41,7 +41,7 @@ def payers_of(rows: Iterable[Row]) -> tuple[int, ...]:
     lost = lost - np.sum([own["fixed"] for own in counts], axis=0)
     known = np.flatnonzero((samples > 0) & (np.array(runs[0]["changes"]["audit"]["samples"]) > 0))
     order = np.argsort(-lost[known] / samples[known], kind="stable")  # of equals the first
-    return tuple(sorted(known[order][: max(int(SHARE * len(known)), 1)].tolist()))
+    return tuple(sorted(known[order][: max(len(known) // ONE_IN, 1)].tolist()))
 
 
 def gap_of(counts: Mapping[str, Sequence[int]], payers: Sequence[int]) -> float:

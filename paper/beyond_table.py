@@ -42,7 +42,7 @@ def _legend() -> list[str]:
         "which is what “unseen” stands for.",
         "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
         "payers: the fifth of the groups that NFT takes most from by held-out and choice samples; their",
-        "mean ψ. spread of ψ: standard deviation over groups, without what chance adds to it.",
+        "mean ψ. spread: standard deviation of ψ over groups, without what chance adds to it.",
         "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
         "would settle: samples of a group that would turn inconclusive audits into others.",
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
