@@ -206,8 +206,16 @@ def finished(flags: Namespace, where: Where) -> None:
         where.say(f"dense model, {amount(model['heldout_per_class'], 'class')} held out: {accuracy}")
 
 
-def show(flags: Namespace, where: Where) -> None:
+def shown_of(flags: Namespace, where: Where) -> Document:
+    """The results of the data set, and of the dual steps, that are asked for."""
     held = beyond_results.of_dataset(beyond_results.read(where.results), flags.dataset)
+    if flags.dual_lr is None:
+        return held
+    return {**held, "runs": [run for run in held["runs"] if run["dual_lr"] in (None, *flags.dual_lr)]}
+
+
+def show(flags: Namespace, where: Where) -> None:
+    held = shown_of(flags, where)
     answers = beyond_answers.read(beyond_answers.path_of(where.results))
     for line in beyond_table.lines(held, answers, tolerance=flags.tolerance, against=flags.against):
         where.say(line)
@@ -217,8 +225,7 @@ def page(flags: Namespace, where: Where) -> None:
     """What `show` prints, in words and with pictures, as one HTML file."""
     files = [where.results, beyond_answers.path_of(where.results)]
     refuse_target(flags.to, files)
-    held = beyond_results.of_dataset(beyond_results.read(files[0]), flags.dataset)
-    answers = beyond_answers.read(files[1])
+    held, answers = shown_of(flags, where), beyond_answers.read(files[1])
     there = [str(file) for file in files if file.exists()]
     told = {"tolerance": flags.tolerance, "against": flags.against, "files": there}
     atomic.write_text(flags.to, beyond_page.to_html(held, answers, **told))

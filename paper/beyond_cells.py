@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from evenprune.gap_limits import PairedCounts, least_maximum
+from evenprune.iterates import merit
 from evenprune.method import Method
 from evenprune.paper_printed import FACES, FACES_SPARSITY
 from evenprune.recipe import Run
@@ -259,13 +260,11 @@ def common_seeds(steps: Steps) -> set[int]:
 def best_step(steps: Steps) -> Any:
     common = common_seeds(steps)
 
-    def score(step: Any) -> tuple[float, float]:
+    def score(step: Any) -> float:
         own = [row for row in steps[step] if row["seed"] in common] or steps[step]
         excess, least = (statistics.fmean(map(of, own)) for of in (excess_of, least_excess_of))
         accuracy = statistics.fmean(row["choice"]["accuracy"] for row in own)
-        if least > NEAR:
-            return 0.0, -excess
-        return (2.0 if excess <= NEAR else 1.0), accuracy
+        return merit(accuracy, gap=excess, least=least, tolerance=0)
 
     return max(sorted(steps, key=lambda step: step or 0), key=score)  # of equals the smallest step
 

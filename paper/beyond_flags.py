@@ -261,6 +261,7 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
             part.add_argument(
                 "--against", choices=list(KINDS), default="NFT", metavar="METHOD", help="compared with (NFT)"
             )
+            part.add_argument("--dual-lr", type=float, nargs="+", help="runs of these steps alone (all)")
         if name in AUGMENT:
             add_grid(part, source, dataset, AUGMENT[name])
     numbers = range(1, len(PARTS) + 1)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenprune import constraint, methods
+from evenprune import constraint, methods, training
 from evenprune.constraint import Method, Outcomes, Plan
 from evenprune.limits import Counts, excess_limits
+from evenprune.predict import Predictions, predict
 from evenprune.recipe import Data, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
@@ -302,6 +303,23 @@ HELDOUT = {
     ),
     "dead zone": methods.ceag(tolerance=0.01, dual_lr=0.1, k=4, multipliers_on="heldout", dead_zone=0.02),
 }
+
+
+def test_the_dense_model_answers_every_split_once(
+    problem: tuple[nn.Module, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where multipliers follow one, iterates are kept on it and the start is shared."""
+    asked: list[int] = []
+
+    def counting(model: nn.Module, split: Split, **told: Any) -> Predictions:
+        asked.append(len(split))
+        return predict(model, split, **told)
+
+    monkeypatch.setattr(training, "predict", counting)
+    kept = replace(HELDOUT["by passes"], keep="feasible", keep_on="heldout")
+    runs = [Run(method=method, sparsity=0.5) for method in (kept, HELDOUT["careful"], methods.nft())]
+    fit(*problem, runs=runs, recipe=recipe(share_pruning=True))
+    assert sorted(asked) == sorted(len(split) for split in problem[1].evaluate.values())
 
 
 def test_a_mixed_fleet_is_separate_runs(problem: tuple[nn.Module, Data]) -> None:

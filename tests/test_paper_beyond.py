@@ -769,6 +769,11 @@ def test_from_the_dense_model_to_the_tables(
     assert "6 a group looked at" in shown
     assert beyond.main(["show", *places, "--against", "CEAG"]) == 0
     assert "against CEAG" in capsys.readouterr().out
+    assert re.search("^CEAG ", shown, re.MULTILINE)
+    assert beyond.main(["show", *places, "--dual-lr", "77"]) == 0  # runs without a step are always shown
+    other = capsys.readouterr().out
+    assert re.search("^NFT ", other, re.MULTILINE)
+    assert not re.search("^CEAG ", other, re.MULTILINE)
     assert beyond.main(["list", *places, *small]) == 0
     assert "dense model, 10 a class held out" in capsys.readouterr().out
 

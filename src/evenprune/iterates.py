@@ -45,17 +45,22 @@ def keep_best(
 
 
 def iterate_score(method: Method, found: Mapping[str, float], *, least: float) -> float:
-    """Higher is better. "feasible": iterates within the tolerance beat all others, then come those that the
-    samples do not show to be beyond it, of both the more accurate first; last, by its gap, what is beyond.
-
-    The smallest of many noisy gaps is no better than the others, and often of an early, poor iterate. least:
-    what max ψ is at least, by its lower limit.
-    """
+    """Higher is better: by accuracy, or with keep="feasible" by merit."""
     if method.keep != "feasible":
         return found["accuracy"]
-    if not is_within(least, method.tolerance):
-        return -found["max_excess_gap"]
-    return (4 if is_within(found["max_excess_gap"], method.tolerance) else 2) + found["accuracy"]
+    return merit(found["accuracy"], gap=found["max_excess_gap"], least=least, tolerance=method.tolerance)
+
+
+def merit(accuracy: float, *, gap: float, least: float, tolerance: float) -> float:
+    """Higher is better. What is within the tolerance beats all else, then comes what the samples do not show
+    to be beyond it, of both the more accurate first; last, by its gap, what is beyond.
+
+    The smallest of many noisy gaps is no better than the others, and often of an early, poor iterate. least:
+    what the gap, max ψ, is at least, by its lower limit.
+    """
+    if not is_within(least, tolerance):
+        return -gap
+    return (4 if is_within(gap, tolerance) else 2) + accuracy
 
 
 def is_within(gap: float, tolerance: float) -> bool:

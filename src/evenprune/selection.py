@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from evenprune.iterates import is_within
+from evenprune.iterates import is_within, merit
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,11 @@ def choose(candidates: Sequence[Candidate], tolerance: float) -> Choice:
         settings.setdefault(candidate.setting, []).append(candidate)
     means = {key: _means(runs) for key, runs in settings.items()}
 
-    def merit(key: Hashable) -> tuple[float, ...]:
+    def rank(key: Hashable) -> tuple[float, float]:
         accuracy, gap, least = means[key]
-        if not is_within(least, tolerance):
-            return 0.0, -gap, accuracy
-        return (2.0 if is_within(gap, tolerance) else 1.0), accuracy
+        return merit(accuracy, gap=gap, least=least, tolerance=tolerance), accuracy
 
-    best = max(settings, key=merit)  # of equals the first
+    best = max(settings, key=rank)  # of equals the first
     runs = sorted(settings[best], key=lambda run: run.gap)
     chosen, (accuracy, gap, least) = runs[(len(runs) - 1) // 2], means[best]
     within, beyond = is_within(gap, tolerance), not is_within(least, tolerance)

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class Job:
     hooks: tuple[Hook, ...]
     folder: Path | None
     identity: str  # a checkpoint of another experiment has another one
+    dense: dict[str, Predictions] = field(default_factory=dict)  # of the dense model, by split, once known
 
     @property
     def path(self) -> Path | None:
@@ -222,10 +223,15 @@ def _shared_starts(job: Job, loop: Loop) -> list[int] | None:
 
 def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
     """The dense model on a split: what its gaps are measured against. Of "folds", the models of the folds."""
+    if name in job.dense:
+        return job.dense[name]
     if name == FOLDS and job.data.folds is not None:
-        return pooled(job.data.folds, split, job.recipe)
-    model, batch, precision = copy.deepcopy(job.model), job.recipe.evaluate_batch, job.recipe.precision
-    return predict(model, split, device=job.device, batch_size=batch, precision=precision)
+        found = pooled(job.data.folds, split, job.recipe)
+    else:
+        model, batch, precision = copy.deepcopy(job.model), job.recipe.evaluate_batch, job.recipe.precision
+        found = predict(model, split, device=job.device, batch_size=batch, precision=precision)
+    job.dense[name] = found
+    return found
 
 
 def _teacher(job: Job, train: Split) -> Teacher | Teachers | None:
