@@ -1,8 +1,9 @@
-"""What the tests of pages share: a Chromium to open them in, and the contrast of words."""
+"""What the tests of pages share: a Chromium to open them in, waiting, and the contrast of words."""
 
 import os
 import pathlib
 import shutil
+import time
 from typing import Any
 
 FLAGS = [
@@ -24,6 +25,19 @@ def browser_or_reason() -> str:
     if os.path.isfile(said):
         return said
     return next(filter(None, map(shutil.which, names)), None) or said or "no Chromium on the PATH"
+
+
+def until(page: Any, condition: str, *, seconds: float = 30.0) -> None:
+    """Wait until a condition in JavaScript holds, asking anew each time.
+
+    Playwright's own `wait_for_function` looks once from outside; what it then leaves waiting in the page is
+    evaluated by the page, whose policy forbids that: it worked only where nothing had to be waited for.
+    """
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds:g} seconds: {condition}")
+        page.wait_for_timeout(20)
 
 
 def contrasts(page: Any, words: str) -> list[float]:

@@ -11,7 +11,7 @@ import pytest
 from evenprune import comparison_page, comparison_text
 from evenprune.comparison_wording import acting_sentence, constraint_sentence, headline, unseen_sentence
 from tests import audit_documents, comparison_documents
-from tests.browsing import contrasts, page_colour
+from tests.browsing import contrasts, page_colour, until
 from tests.test_page import TWO_MEGABYTES
 
 HOSTILE = list(audit_documents.HOSTILE_NAMES)
@@ -439,7 +439,7 @@ def test_a_narrow_window_scrolls_only_down(show, large):
     page = show(large, viewport={"width": 320, "height": 800})
     for width in (320, 390, 700, 1000):
         page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(f"innerWidth === {width}")
+        until(page, f"innerWidth === {width}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

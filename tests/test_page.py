@@ -8,7 +8,7 @@ import pytest
 from evenprune import report
 from evenprune.wording import significant, unit_of
 from tests import audit_documents
-from tests.browsing import contrasts, page_colour
+from tests.browsing import contrasts, page_colour, until
 
 MODELS = {"nft": "fail", "el_rb": "inconclusive", "ceag": "pass"}
 TWO_MEGABYTES = 2_000_000
@@ -23,7 +23,7 @@ def show(visit, tmp_path):
         report.write(document, path)
         page = visit(path, **options)
         wanted = len(document["groups"]) if wait_for is None else wait_for
-        page.wait_for_function(f"document.querySelectorAll('#table tbody tr').length === {wanted}")
+        until(page, f"document.querySelectorAll('#table tbody tr').length === {wanted}")
         return page
 
     return opened
@@ -284,6 +284,16 @@ def test_two_groups_need_no_controls(show):
     assert page.locator("#forest-tools").is_hidden()
     assert page.locator("#models").is_hidden()
     assert page.locator("#forest .row").count() == 2
+
+
+@pytest.mark.browser
+def test_what_comes_late_is_waited_for_under_the_pages_policy(show):
+    page = show(audit_documents.document(2))
+    page.evaluate("setTimeout(() => { document.title = 'late'; }, 300)")
+    assert page.title() != "late"
+    until(page, "document.title === 'late'")
+    with pytest.raises(TimeoutError, match="'never'"):
+        until(page, "document.title === 'never'", seconds=0.1)
 
 
 @pytest.mark.browser

@@ -36,7 +36,7 @@ from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, ONCE, PASS
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import Block
 from tests import audit_documents
-from tests.browsing import contrasts, page_colour
+from tests.browsing import contrasts, page_colour, until
 from tests.test_paper_beyond import GRID, begin, place
 
 Documents = tuple[dict[str, Any], dict[str, Any]]  # results, answers
@@ -921,7 +921,7 @@ def test_no_window_scrolls_sideways(show: Any, request: pytest.FixtureRequest, w
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     for width in (320, 390, 700, 1000, 1400):
         page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(f"innerWidth === {width}")
+        until(page, f"innerWidth === {width}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

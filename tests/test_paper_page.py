@@ -15,7 +15,7 @@ import pytest
 from evenprune import paper_comparison, paper_page, paper_results, paper_text, paper_wording
 from evenprune.paper_comparison import PaperReport
 from tests import audit_documents, paper_documents
-from tests.browsing import contrasts, page_colour
+from tests.browsing import contrasts, page_colour, until
 from tests.commands import Done, called
 
 MEGABYTE = 1_000_000
@@ -445,7 +445,7 @@ def test_no_window_scrolls_sideways(show, request, which):
     page = show(request.getfixturevalue(which), viewport={"width": 320, "height": 800})
     for width in (320, 400, 700, 1000, 1400):
         page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(f"innerWidth === {width}")
+        until(page, f"innerWidth === {width}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
