@@ -6,7 +6,7 @@ Tolerances and dual steps are read from the paper's own tables (paper_tables.jso
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
@@ -34,14 +34,16 @@ class Cell:
     dual_lr: float | None = None
     buffer: int | None = None  # length of the rings; 0: estimated on the batch; None: neither
     overall: Literal["macro"] | None = None  # as the paper's published code; None: by frequency, micro
+    mean: Literal["detached"] | None = None  # no gradient through the overall mean; None: as Lagrangian
 
     @property
     def task(self) -> Task:
         return Task(self.dataset, self.target, self.group)
 
     def row(self) -> dict[str, Any]:
-        """Its part of a row of the results; `overall` only where it is not the usual one."""
-        return {name: value for name, value in vars(self).items() if name != "overall" or value is not None}
+        """Its part of a row of the results; `overall` and `mean` only where they are not the usual ones."""
+        told = vars(self).items()
+        return {name: value for name, value in told if name not in ("overall", "mean") or value is not None}
 
 
 IDENTITY = tuple(field.name for field in fields(Cell))
@@ -74,8 +76,9 @@ def method_of(cell: Cell) -> Method:
     if kind.tuned_as == "none":
         return kind.make()
     told = {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr, "k": cell.buffer or None}
-    told |= {"overall": cell.overall}
-    return kind.make(**{name: value for name, value in told.items() if value is not None}, negative="keep")
+    told |= {"overall": cell.overall, "mean": cell.mean}
+    made = kind.make(**{name: value for name, value in told.items() if value is not None}, negative="keep")
+    return replace(made, estimator="ring") if kind.buffer == "batch" and cell.buffer else made
 
 
 def cell_of(task: Task, method: str, *, sparsity: float, seed: int) -> Cell:
@@ -103,7 +106,7 @@ def label(cell: Cell) -> str:
     parts = [cell.method]
     parts += [f"k = {cell.buffer}"] if cell.buffer != usual.buffer else []
     parts += [f"ε = {100 * (cell.tolerance or 0):g} %"] if cell.tolerance != usual.tolerance else []
-    parts += [] if cell.overall is None else [cell.overall]
+    parts += [told for told in (cell.overall, cell.mean) if told is not None]
     return ", ".join(parts)
 
 

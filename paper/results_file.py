@@ -273,6 +273,7 @@ RUN_RULES: dict[str, Rule] = {
 }
 RUN_EXTRAS = {
     "overall": ('"macro", or absent', lambda value: value == "macro"),
+    "mean": ('"detached", or absent', lambda value: value == "detached"),
     "diverged": WHOLE,
     **IMAGE_SIZE,
 }

@@ -25,7 +25,15 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
     "float32": {"precision": "float32"},  # nothing is rounded to 16 bits; in fleets and graphs, as the tables
     "tf32": {"precision": "float32"},  # convolutions round their factors to 11 bits, as torch does on an A100
     **{name: {} for name in DUAL_STEPS},
+    "ring_1": {},  # "no buffer" as a ring of one: every group moves at every step, by its latest sample
+    "detached": {},  # constraints are differentiated by the groups' own losses, not by the overall one
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
+}
+
+IN_THE_METHOD: dict[str, dict[str, Any]] = {
+    "ring_1": {"buffer": 1},
+    "detached": {"mean": "detached"},
+    "macro": {"overall": "macro"},
 }
 
 
@@ -36,10 +44,10 @@ def path_of(results: Path, recipe: str, epochs: int) -> Path:
 
 def varied(cell: Cell, recipe: str) -> Cell:
     """What a variant changes in the method itself, where it has constraints."""
-    if cell.dual_lr is None:
+    if cell.dual_lr is None or (recipe == "ring_1" and cell.buffer != 0):
         return cell
     step = float(f"{DUAL_STEPS.get(recipe, 1) * cell.dual_lr:.6g}")
-    return replace(cell, dual_lr=step, overall="macro" if recipe == "macro" else cell.overall)
+    return replace(cell, dual_lr=step, **IN_THE_METHOD.get(recipe, {}))
 
 
 def run(
@@ -70,5 +78,5 @@ def last_layer(network: nn.Module) -> str:
 
 def add_flags(part: argparse.ArgumentParser, *, sparsity: float, epochs: int) -> None:
     part.add_argument("recipe", choices=VARIANTS)
-    part.add_argument("--sparsity", type=float, nargs=1, default=[sparsity])
+    part.add_argument("--sparsity", type=float, nargs="+", default=[sparsity])
     part.add_argument("--epochs", type=int, default=epochs)

@@ -659,6 +659,21 @@ def test_variants_of_the_method_change_one_thing_where_there_are_constraints() -
     assert [replace(cell, overall=None) for cell in macro] == made
     assert [variants.varied(c, "float32") for c in made] == made
     assert set(variants.DUAL_STEPS) <= set(variants.VARIANTS)
+    detached = [variants.varied(c, "detached") for c in made]
+    assert [method_of(cell).mean for cell in detached] == ["lagrangian", "detached", "detached"]
+    assert [replace(method_of(c), mean="lagrangian") for c in detached] == [method_of(c) for c in made]
+    assert [cell.row().get("mean") for cell in detached] == [None, "detached", "detached"]
+
+
+def test_a_ring_of_one_stands_for_no_buffer_where_there_was_none() -> None:
+    names = ["NFT", "EL", "EL + RB", "CEAG (no RB)", "CEAG"]
+    made = cells.table_cells(cifar100.TASK, sparsities=[0.95], methods=names, seeds=[0])
+    ringed = [variants.varied(cell, "ring_1") for cell in made]
+    assert [cell.buffer for cell in ringed] == [None, 1, 40, 1, 40]
+    assert [replace(a, buffer=b.buffer) for a, b in zip(ringed, made, strict=True)] == made
+    assert [(m.estimator, m.k) for m in map(method_of, ringed)][1::2] == [("ring", 1), ("ring", 1)]
+    el, rings = method_of(ringed[1]), method_of(made[2])
+    assert replace(el, name=rings.name, k=rings.k) == rings  # nothing but the length is another
 
 
 def test_the_last_layers_of_the_networks() -> None:

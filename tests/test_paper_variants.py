@@ -185,7 +185,8 @@ def test_another_recipe_is_compared_with_the_same_seeds_of_the_table(few, report
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"), [("dual_5", {"dual_lr": 5e-5}), ("macro", {"overall": "macro"})]
+    ("name", "changed"),
+    [("dual_5", {"dual_lr": 5e-5}), ("macro", {"overall": "macro"}), ("ring_1", {"buffer": 1})],
 )
 def test_another_method_is_compared_with_the_papers_and_its_numbers(results, name, changed):
     usual = [run for run in results.variants if run.recipe == "decay_last" and run.method == "EL + RB"]
@@ -195,6 +196,7 @@ def test_another_method_is_compared_with_the_papers_and_its_numbers(results, nam
     words = {
         "dual_5": ("5 × dual step", "5 times the dual step"),
         "macro": ("groups alike", "groups averaged alike"),
+        "ring_1": ("rings of one", "rings of one sample"),
     }
     assert paper_pair_wording.short_name(name) == words[name][0]
     assert paper_pair_wording.variant_title(found).startswith(words[name][1])

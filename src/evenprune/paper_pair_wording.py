@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from evenprune.paper_pairs import Contrast, Pair, Paired
-from evenprune.paper_variants import DUAL, FAST, PLAIN, TABLE, Variant
+from evenprune.paper_variants import DUAL, FAST, PLAIN, RING, TABLE, Variant
 from evenprune.paper_wording import POINTS, listed, signed
 from evenprune.wording import shorten, visible
 
@@ -16,6 +16,8 @@ RECIPES = {
     "float32": "float32 throughout",
     "tf32": "float32 with convolutions in TF32, as the paper's published code",
     "macro": "groups averaged alike in the constraints, as the paper's published code",
+    RING: "rings of one sample a group in place of none",
+    "detached": "no gradient through the overall loss or accuracy of the constraints",
 }
 SHORT = {
     PLAIN: "plain float32",
@@ -23,6 +25,8 @@ SHORT = {
     "decay_last": "decay of last layer",
     "tf32": "TF32",
     "macro": "groups alike",
+    RING: "rings of one",
+    "detached": "detached mean",
 }
 MOST_ALONE = 10  # runs that are named
 TOLD = {

@@ -14,6 +14,7 @@ from evenprune.paper_results import EPOCHS, Run, Task
 PLAIN, FAST = "plain", "fast"
 DUAL = "dual_"  # recipes of this name have another dual step, and nothing else
 MACRO = "macro"  # the recipe whose constraints average the groups alike
+RING = "ring_1"  # the recipe in which a ring of one sample a group stands for no buffer
 TABLE = "table"  # the runs of the tables, where no shortened ones are needed
 
 
@@ -63,10 +64,13 @@ def partners(run: Run, varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str
 
 
 def _as_usual(usual: Run, run: Run) -> Run:
-    """Where the dual step or the overall mean is what was varied, the tables have another one."""
-    if name_of(run).startswith(DUAL):
+    """Where the dual step, the overall mean or the ring is what was varied, the tables have another one."""
+    name = name_of(run)
+    if name.startswith(DUAL):
         return replace(run, dual_lr=usual.dual_lr)
-    return replace(run, overall=usual.overall) if name_of(run) == MACRO else run
+    if name == RING:
+        return replace(run, buffer=usual.buffer)
+    return replace(run, overall=usual.overall) if name == MACRO else run
 
 
 def alone(varied: Sequence[Run], usual: Sequence[Run]) -> tuple[str, ...]:
