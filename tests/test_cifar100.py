@@ -300,6 +300,12 @@ def test_the_real_images():
         assert np.sqrt(counts @ values**2 - mean**2) == pytest.approx(STD[channel], abs=1e-8)
 
 
+def test_an_archive_beside_what_it_was_unpacked_to_is_read(tmp_path):
+    as_python_archive(tmp_path, made())
+    as_python_below(tmp_path, made(train=2))  # unpacked in part
+    assert len(cifar100.load(tmp_path, strict=False).train) == 7
+
+
 # --- what is refused ---
 
 

@@ -84,13 +84,19 @@ def find(path: Path) -> Place:
         )
     if not path.is_dir():
         raise InputProblems([f"{shown(path)} does not exist. {_fetch(path)}"])
-    found = [place for folder in _folders(path) for place in _places(folder)]
+    found = _unpacked_once([place for folder in _folders(path) for place in _places(folder)])
     if len(found) > 1:
         each = "; ".join(f"{shown(place.path)} ({place.form})" for place in found)
         raise InputProblems([f"{shown(path)} holds CIFAR-100 more than once: {each}. Name the one to read."])
     if not found:
         raise InputProblems([_nothing(path)])
     return found[0]
+
+
+def _unpacked_once(places: list[Place]) -> list[Place]:
+    """An archive beside the folder that it was unpacked to is one: the archive, which is whole or refused."""
+    names = {place.path for place in places if place.form == "archive"}
+    return [place for place in places if place.path.with_name(f"{place.path.name}.tar.gz") not in names]
 
 
 def _folders(path: Path) -> Iterator[Path]:
