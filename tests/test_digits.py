@@ -36,6 +36,19 @@ def test_which_digits_are_rare_can_be_chosen(rare: tuple[int, ...], samples: int
     assert torch.equal(test_labels, digits.load()[1][1])  # only training samples are taken away
 
 
+def test_a_share_of_the_training_samples_of_each_digit_can_be_held_out() -> None:
+    splits, (whole, test) = digits.load_splits(heldout_share=0.2), digits.load()
+    assert list(splits) == ["train", "heldout", "test"]
+    assert torch.equal(splits["test"][0], test[0])
+    assert splits["heldout"][1].bincount()[[8, 9]].tolist() == [6, 6]
+    assert splits["train"][1].bincount()[[8, 9]].tolist() == [24, 24]
+    together = torch.cat([splits["train"][0], splits["heldout"][0]])
+    assert len(together) == len(whole[0]) == len({image.numpy().tobytes() for image in together})
+    least = digits.load_splits(heldout_share=1e-6)["heldout"][1].bincount()
+    assert least.tolist() == [1] * 10
+    assert list(digits.load_splits()) == ["train", "test"]
+
+
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sklearn", "sklearn.datasets"):
         monkeypatch.setitem(sys.modules, name, None)

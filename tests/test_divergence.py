@@ -127,6 +127,22 @@ def test_a_resting_run_stays_where_it_is_however_long_the_others_train(problem: 
         assert {row["diverged"] for row in resting} == {2}
 
 
+def test_a_resting_run_follows_no_pass_over_held_out_samples_either() -> None:
+    split = images()
+    model = trained(network(), split)
+    data = data_for(model, split, train=split, heldout=images(80, seed=5))
+    wild = methods.equalized(dual_lr=1e38, multipliers_on="heldout", estimator="pass", refresh=1)
+    rows = Rows()
+    runs = [Run(method=method, sparsity=0.5, seed=4) for method in (methods.nft(), wild)]
+    found = fit(model, data, runs=runs, recipe=recipe(epochs=8, scheduler=None), hooks=[rows])
+    since = found[1].diverged
+    assert found[0].diverged is None
+    assert since is not None
+    resting = [epoch[1]["multipliers"] for epoch in rows.told[since + 1 :]]
+    assert len(resting) >= 3
+    assert not any(value for values in resting for value in values)
+
+
 class Rows:
     """A hook that keeps what it is told."""
 

@@ -301,6 +301,9 @@ HELDOUT = {
         caution=0.2,
         moves_on="lower",
     ),
+    "extremes": methods.pairwise(
+        tolerance=0.01, dual_lr=0.5, multipliers_on="heldout", estimator="pass", refresh=2
+    ),
     "dead zone": methods.ceag(tolerance=0.01, dual_lr=0.1, k=4, multipliers_on="heldout", dead_zone=0.02),
 }
 
@@ -401,5 +404,9 @@ def test_a_group_that_the_held_out_split_lacks_is_refused() -> None:
     model = trained(network(), train)
     data = data_for(model, train, heldout=empty)
     run = Run(method=methods.ceag(tolerance=0.01, k=4, multipliers_on="heldout"), sparsity=0.5)
-    with pytest.raises(ValueError, match=f'Group "{NAMES[2]}" has no samples in split "heldout"'):
-        fit(model, data, runs=[run], recipe=recipe())
+    with pytest.raises(InputProblems) as caught:
+        fit(model, data, runs=[run, replace(run, sparsity=1.5)], recipe=recipe())
+    assert "2 problems" in str(caught.value)  # with all others, before anything is measured or written
+    assert f'Group "{NAMES[2]}" has no samples in split "heldout"' in str(caught.value)
+    assert "put samples of it there" in str(caught.value)
+    fit(model, data, runs=[Run(method=methods.ceag(tolerance=0.01, k=4), sparsity=0.5)], recipe=recipe())

@@ -630,3 +630,9 @@ def test_a_built_in_experiment_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "digits-ceag-s0.97-" in done.stdout
     assert "evenprune: note:" not in done.stderr  # a ring of 20 fits the 30 samples of the rare digits
     assert (tmp_path / "d" / "dense" / "checkpoint.safetensors").exists()
+    held = ["--heldout-share", "0.2", "--select", "heldout", "--class-bias", "--epochs", "3"]
+    held += ["--pruning-epochs", "1", "--method", "ceag:multipliers_on=heldout", "--out", tmp_path / "h"]
+    done = called("run", "digits", *held)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "Chosen on the held-out data: " in done.stdout
+    assert "CEAG + class bias" in done.stdout

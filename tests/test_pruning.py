@@ -228,6 +228,7 @@ def test_groups_that_only_the_test_data_has_are_audited_and_told_of() -> None:
         found = call(groups=None, test=(TEST.inputs, TEST.labels, groups))
     assert found.samples.names == ("0", "1", "2")
     assert found.audit["7"].samples == 30
+    assert found.with_diagnostics(DENSE, iterations=1).audit.columns["gradient norm"]["7"] > 0
 
 
 def test_a_model_that_cannot_be_widened_trains_one_run_after_another(tmp_path: Path) -> None:
@@ -248,9 +249,10 @@ def heard(**changes: Any) -> Result:
         return call(**changes)
 
 
-def test_a_setting_that_was_fitted_to_what_chose_it_is_told() -> None:
+@pytest.mark.parametrize("select", ["heldout", "validation"])
+def test_a_setting_that_was_fitted_to_what_chose_it_is_told(select: str) -> None:
     """Of three runs that differ in accuracy by far: the chosen one follows the held-out data, or does not."""
-    told = {"heldout": HELD, "select": "heldout", "tolerance": 1.0}
+    told = {"heldout": HELD, "select": select, "tolerance": 1.0}
     held = methods.ceag(tolerance=0.0, multipliers_on="heldout", estimator="pass", refresh=2)
     wild = methods.ceag(tolerance=0.0, dual_lr=100.0, negative="keep", k=5)
     mild, strong = replace(held, dual_lr=1e-6), replace(held, dual_lr=100.0)
@@ -369,6 +371,21 @@ def test_a_choice_without_a_known_group_says_so_in_words() -> None:
     assert "inf" not in said
 
 
+def test_a_group_that_nothing_held_out_shows_is_told(tmp_path: Path) -> None:
+    lacking = (HELD.inputs, HELD.labels, HELD.groups.clamp_max(1))
+    said = "Group “unknown age” has no held-out samples: what is chosen, kept or fitted there"
+    few = "90 held-out samples in 2 groups are few"
+    with pytest.warns(UserWarning, match=few), pytest.warns(UserWarning, match=said):
+        found = call(heldout=lacking, select="heldout")
+    assert len([note for note in found.notes if said in note]) == 1
+    follows = replace(CEAG, multipliers_on="heldout")
+    with pytest.raises(InputProblems, match='Group "unknown age" has no samples in split "heldout"'):
+        call(heldout=lacking, method=follows, folder=tmp_path / "run")
+    heard(heldout=HELD, method=follows, folder=tmp_path / "run")  # the refused call left nothing there
+    plain = call(heldout=lacking)  # nothing looks at it
+    assert not [note for note in plain.notes if "held-out" in note]
+
+
 def test_a_held_out_split_picks_the_best_epoch() -> None:
     found = call(method=methods.nft_es(on="validation"), heldout=HELD, tolerance=0.05)
     rows = found.history["NFT+ES, seed 0"][2:]  # once pruning has ended
@@ -469,7 +486,9 @@ def test_pruning_may_last_to_the_end(estimator: Any) -> None:
     method = methods.ceag(tolerance=0.0, dual_lr=0.1, estimator=estimator)
     found = call(method=method, sparsity=0.9, recipe=recipe(epochs=2, pruning_epochs=2), tolerance=0.05)
     assert found.document()["methods"][0]["runs"][0]["train"]["max_excess_gap"] > 0
-    assert found.notes == []
+    (note,) = found.notes
+    assert note.startswith("CEAG never acted: multipliers move after pruning")
+    assert call(method=methods.nft(), recipe=recipe(epochs=2, pruning_epochs=2), tolerance=0.05).notes == []
 
 
 def test_negative_sample_weights_are_counted_and_told() -> None:
@@ -595,6 +614,8 @@ def test_diagnostics_go_into_the_audits_of_the_test_data(result: Result) -> None
         assert [norms[g] for g in result.samples.names] == pytest.approx(measured["gradient_norm"].tolist())
         assert list(columns)[1] == "largest Hessian eigenvalue"
         assert not found.audits[name]["train"].columns
+    with pytest.raises(InputProblems, match="Linear does not take inputs of shape"):
+        result.with_diagnostics(nn.Linear(3, 2))
     assert not measured["converged"].all()  # after two iterations
     assert "≈ " in str(found.audit)
     assert [note for note in found.audit.notes if "≈ marks" in note and "did not converge" in note]
@@ -726,11 +747,19 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"recipe": recipe(batch_size=500)}, ["200 training samples are fewer than one batch of 500"]),
     ({"method": methods.nft()}, ["tolerance is missing, and nft has none"]),
     ({"confidence": 2.0}, ["confidence is 2.0"]),
-    ({"groups": None, "train": (X, Y, G * 0)}, ["the training data has 1 groups (0)"]),
+    ({"groups": None, "train": (X, Y, G * 0)}, ["train: one group only: every sample has the value '0'"]),
+    ({"groups": None, "train": (X, Y, G.clamp(0, 1) - 1)}, ["the training data has 1 groups (0)"]),
     ({"model": broken_model()}, ["the dense model's loss is NaN or infinite on 200 of 200"]),
     ({"model": nn.Linear(3, 4)}, ["does not take the training inputs", "[2, 1, 6, 6]"]),
     ({"model": nn.Conv2d(1, 4, 3)}, ["logits [batch, classes]"]),
     ({"seeds": ()}, ["There are no runs"]),
+    ({"seeds": "3", "sparsity": "0.9"}, ["sparsity is '0.9', a str: give a number", "seeds is '3', a str"]),
+    ({"seeds": [0, 0.5]}, ["seeds is 0.5, a float: give how many, or whole numbers"]),
+    ({"method": "ceag"}, ["method is 'ceag', a str: give one of evenprune.methods"]),
+    ({"method": [CEAG, None], "recipe": {}}, ["method is None", "recipe is {}, a dict: give a Recipe"]),
+    ({"folds": Folds(of=[0, 1])}, ["folds.of is [0, 1], a list: give what folds.assign gives"]),  # type: ignore[arg-type]
+    ({"train": (X, ["cat"] * len(X), G)}, ["train: the labels are words, the first is 'cat'"]),
+    ({"train": (X, np.array(["a"] * len(X)), G)}, ["train: the labels are words, the first is 'a'"]),
     ({"method": methods.nft_es(on="dev"), "tolerance": 0.1}, ['split "dev"']),
 ]
 

@@ -190,6 +190,18 @@ def test_group_dro_is_its_formula() -> None:
     torch.testing.assert_close(constraint.multipliers(plan, state)[0].sum().item(), 1.0)
 
 
+def test_a_group_dro_step_of_any_size_leaves_shares_that_are_numbers() -> None:
+    ids, reference = training_set(4, 60, seed=1)
+    plan = Plan.of([methods.group_dro(dual_lr=1e6)], reference, samples=60)
+    state, generator = constraint.init(plan), torch.Generator().manual_seed(2)
+    for _ in range(30):
+        losses, correct, groups, _ = outcomes(ids, 7, generator)
+        given = (losses[None].float(), correct[None], groups[None])
+        weights, state = constraint.step(plan, state, *given, active=ON)
+        assert bool(weights.isfinite().all())
+        assert constraint.multipliers(plan, state)[0].sum().item() == pytest.approx(1.0)
+
+
 def test_group_dro_beside_other_methods(problem: tuple[nn.Module, Any]) -> None:
     every = [methods.group_dro(dual_lr=0.1), methods.ceag(tolerance=0.01, k=4), methods.nft()]
     together = fit(*problem, runs=runs_of(*every), recipe=recipe())

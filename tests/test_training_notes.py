@@ -17,6 +17,7 @@ from evenprune.training_notes import (
     otherwise_in_evaluation,
     standard_errors,
     too_few,
+    unmeasured,
 )
 
 CEAG = methods.ceag(tolerance=0.01)
@@ -58,8 +59,38 @@ def test_there_is_no_note_where_nothing_is_wrong(
     assert idle_multipliers("it", method, gaps=gaps, sums=sums, steps=100) == []
 
 
-def test_there_is_no_step_to_propose_where_there_were_none() -> None:
-    assert idle_multipliers("it", CEAG, gaps=[0.05], sums=[0.0], steps=0) == []
+def test_multipliers_that_had_no_steps_are_told_without_a_step_to_propose() -> None:
+    for method in (CEAG, methods.el_rb(), methods.group_dro()):
+        (note,) = idle_multipliers("It", method, gaps=[0.05], sums=[0.0], steps=0)
+        assert note.startswith("It never acted: ")
+        assert "dual_lr" not in note
+    assert idle_multipliers("it", methods.nft(), gaps=[0.05], sums=[0.0], steps=0) == []
+
+
+def test_multipliers_that_are_made_to_rest_are_no_idle_ones() -> None:
+    passes = replace(CEAG, multipliers_on="heldout", estimator="pass", refresh=5)
+    for cautious in (
+        replace(passes, caution=1.645),
+        replace(passes, caution=1.645, moves_on="lower"),
+        replace(CEAG, dead_zone=0.05),
+    ):
+        assert idle_multipliers("x", cautious, gaps=[0.05], sums=[0.0], steps=90) == []
+    assert idle_multipliers("x", replace(CEAG, dead_zone=0.02), gaps=[0.05], sums=[0.0], steps=90)
+
+
+def test_groups_without_held_out_samples_are_named() -> None:
+    def measured(*samples: int) -> DenseReference:
+        groups = torch.cat([torch.tensor([-1])] + [torch.full((n,), g) for g, n in enumerate(samples)])
+        zeros = torch.zeros(len(groups))
+        names = [f"g{i}" for i in range(len(samples))]
+        return DenseReference.from_outcomes(correct=zeros, losses=zeros, groups=groups, names=names)
+
+    assert unmeasured(measured(3, 1)) == []
+    assert unmeasured(measured(0, 0)) == []  # then there is no max ψ at all, which the choice says
+    (one,) = unmeasured(measured(3, 0, 2))
+    assert one.startswith("Group “g1” has no held-out samples: ")
+    (many,) = unmeasured(measured(3, *[0] * 7))
+    assert many.startswith("Groups “g1”, “g2”, “g3”, “g4”, “g5” and 2 more have no held-out samples: ")
 
 
 def test_the_followed_split_and_the_bounded_measure_are_named() -> None:

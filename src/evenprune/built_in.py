@@ -22,19 +22,25 @@ DENSE = Recipe(epochs=40, pruning_epochs=0, batch_size=32, optimizer=partial(SGD
 
 
 def dense_and_data(
-    name: str, *, folder: Path | None = None, hooks: Sequence[Hook] = ()
+    name: str, *, heldout_share: float = 0.0, folder: Path | None = None, hooks: Sequence[Hook] = ()
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The trained dense model of a built-in experiment, and its splits. With a folder it is trained once."""
-    return BUILDERS[name](None if folder is None else folder / "dense", hooks)
+    """The trained dense model of a built-in experiment, and its splits. With a folder it is trained once.
+
+    heldout_share: of the training samples of each class, held out from the dense model too.
+    """
+    return BUILDERS[name](heldout_share, None if folder is None else folder / "dense", hooks)
 
 
-def _digits(folder: Path | None, hooks: Sequence[Hook]) -> tuple[nn.Module, dict[str, Any]]:
-    train, test = digits.load()
+def _digits(
+    heldout_share: float, folder: Path | None, hooks: Sequence[Hook]
+) -> tuple[nn.Module, dict[str, Any]]:
+    splits = digits.load_splits(heldout_share=heldout_share)
+    train = splits["train"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = small_cnn()
     split = Split(train[0], train[1], train[2]["digit"])
-    return train_dense(model, split, folder=folder, hooks=hooks), {"train": train, "test": test}
+    return train_dense(model, split, folder=folder, hooks=hooks), splits
 
 
 def train_dense(
@@ -61,6 +67,5 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-BUILDERS: dict[str, Callable[[Path | None, Sequence[Hook]], tuple[nn.Module, dict[str, Any]]]] = {
-    "digits": _digits
-}
+Builder = Callable[[float, Path | None, Sequence[Hook]], tuple[nn.Module, dict[str, Any]]]
+BUILDERS: dict[str, Builder] = {"digits": _digits}

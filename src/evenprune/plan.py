@@ -253,16 +253,24 @@ def _check_fleet(methods: Sequence[Method], followed: Sequence[DenseReference], 
         )
     for name in dict.fromkeys(m.multipliers_on for m in methods if m.rows != "none"):
         own = next(r for m, r in zip(methods, followed, strict=True) if m.multipliers_on == name)
-        counts = zip(own.names, own.samples.tolist(), strict=True)
-        empty = [group for group, number in counts if number == 0]
-        if empty:
-            where = "training samples" if name is None else f'samples in split "{name}"'
-            problems.append(
-                f"{_listed(empty)} no {where}, so no constraint on it can ever be estimated. "
-                "Merge groups, or drop it from the names"
-            )
+        problems += empty_groups(own.names, own.samples.tolist(), split=name)
     if problems:
         raise ValueError("; ".join(problems) + ".")
+
+
+def empty_groups(names: Sequence[str], samples: Sequence[float], *, split: str | None) -> list[str]:
+    """That constraints on some groups could never be estimated; nothing if all have samples.
+
+    split: the name of the one that the multipliers follow; None: the training samples.
+    """
+    empty = [name for name, number in zip(names, samples, strict=True) if number == 0]
+    if not empty:
+        return []
+    where = "training samples" if split is None else f'samples in split "{split}"'
+    more = "drop it from the names" if split is None else "put samples of it there"
+    return [
+        f"{_listed(empty)} no {where}, so no constraint on it can ever be estimated. Merge groups, or {more}"
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 # What prune reads its data by; a built-in experiment has data of its own.
 OF_DATA = (
     "test", "bin", "merge_below", "table", "label", "path", "split", "classes", "numeric", "categorical",
-    "ignore", "test_share", "heldout_share", "image_size", "corrupt", "cache",
+    "ignore", "test_share", "image_size", "corrupt", "cache",
 )  # fmt: skip
-OF_HELDOUT = ("select", "class_bias")  # what needs a held-out split, which no built-in experiment has
 OTHER_NAMES = {"test": ["--audit"]}
 
 
@@ -74,7 +73,7 @@ PruneFlags = _flags(
 RunFlags = _flags(
     "RunFlags",
     ("experiment", _argument("NAME", f"A built-in experiment: {', '.join(BUILT_IN)}.")),
-    without={"model", "data", "weights", "groups", *OF_DATA, *OF_HELDOUT},
+    without={"model", "data", "weights", "groups", *OF_DATA},
     own_defaults=False,
 )
 
@@ -228,7 +227,8 @@ def _built_in(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
     from evenprune import built_in
     from evenprune.trackers import ProgressBar
 
-    return built_in.dense_and_data(wanted.data, folder=out, hooks=[ProgressBar()])
+    share = wanted.heldout_share
+    return built_in.dense_and_data(wanted.data, heldout_share=share, folder=out, hooks=[ProgressBar()])
 
 
 def _model_and_data(wanted: Experiment) -> tuple[Any, dict[str, Any]]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from evenprune.samples import Groups, Samples
 from evenprune.tally import InputProblems
 from evenprune.trackers import Hook, ProgressBar
 from evenprune.training import fit, identify
-from evenprune.training_notes import constrains_gaps, too_few
+from evenprune.training_notes import constrains_gaps, too_few, unmeasured
 
 # Problems that the checks of the recipe find and that are told here in other words, or are told twice.
 TOLD = ('split "train": ', '"heldout", which is not evaluated (', "there are no folds: ")
@@ -75,11 +76,12 @@ def prune(
         a dense model for each fold, trained without it.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
-    asked = [method] if isinstance(method, Method) else list(method)
+    asked = [method] if isinstance(method, Method) else _several(method)
+    sparsities = [sparsity] if isinstance(sparsity, int | float) else _several(sparsity)
+    drawn = list(range(seeds)) if isinstance(seeds, int) else _several(seeds)
+    _refuse_other_types(asked, sparsities, drawn, recipe, folds)
     methods = [splits.resolved(m) for m in asked]
-    sparsities = [sparsity] if isinstance(sparsity, int | float) else list(sparsity)
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
-    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, seeds)]
+    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
     options, problems = _audit_options(methods, tolerance, confidence)
     given, more = splits.gathered(
         train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
@@ -116,6 +118,34 @@ def prune(
         warned=tuple(warned),
         shared=shared,
     )
+
+
+def _several(value: Any) -> list[Any]:
+    """The values of a list or the like; a word is one value, not its letters."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
+
+
+def _refuse_other_types(
+    methods: Sequence[Any], sparsities: Sequence[Any], seeds: Sequence[Any], recipe: Any, folds: Any
+) -> None:
+    """Values of which nothing more can be checked, since they are of another kind than is asked for."""
+    one = "one of evenprune.methods, or several, such as methods.ceag(tolerance=0.02)"
+    wanted: list[tuple[str, Sequence[Any], Any, str]] = [
+        ("method", methods, Method, one),
+        ("sparsity", sparsities, Real, "a number, or several, such as 0.9"),
+        ("seeds", seeds, Integral, "how many, or whole numbers, such as range(5)"),
+        ("recipe", [] if recipe is None else [recipe], Recipe, "a Recipe, such as Recipe(epochs=60)"),
+        ("folds", [] if folds is None else [folds], Folds, "Folds(of, models)"),
+        ("folds.of", [folds.of] if isinstance(folds, Folds) else [], Tensor, "what folds.assign gives"),
+    ]
+    problems = [
+        f"{name} is {value!r:.80}, a {type(value).__name__}: give {what}"
+        for name, values, kind, what in wanted
+        for value in values
+        if not isinstance(value, kind)
+    ]
+    if problems:
+        raise InputProblems(problems)
 
 
 def _undecided(methods: Sequence[Method], tolerance: float | None, select: str | None) -> list[str]:
@@ -161,6 +191,7 @@ def _warned(
     if not who:
         return []
     found = too_few(dense[splits.HELDOUT].reference(names), tolerance=min(limits), who=" and ".join(who))
+    found += unmeasured(dense[splits.HELDOUT].reference(names))
     for sentence in found:
         warnings.warn(sentence, stacklevel=3)
     return found

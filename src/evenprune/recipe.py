@@ -15,7 +15,7 @@ from evenprune import folds
 from evenprune.constraint import Method, slow_rings
 from evenprune.folds import Folds
 from evenprune.method import FOLDS
-from evenprune.plan import longest_training_ring
+from evenprune.plan import empty_groups, longest_training_ring
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 
@@ -210,12 +210,13 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
 def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterator[str]:
     """The split that multipliers follow must be evaluated, neither training nor audit data, one for all."""
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
-    known = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
+    evaluated = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
+    groups = len(data.reference.names)
     for name in names:
         if name == FOLDS:
             continue  # the training data, but never a sample that the model has seen
         if name not in data.evaluate:
-            yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {known}).'
+            yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {evaluated}).'
             continue
         if name in recipe.only_at_end:
             yield (
@@ -229,6 +230,9 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
                 "samples out."
             )
         yield from _peeking(f'multipliers_on names split "{name}"', name, data.evaluate, recipe)
+        known = data.evaluate[name].groups
+        counts = torch.bincount(known[known >= 0], minlength=groups)[:groups].tolist()
+        yield from (f"{text}." for text in empty_groups(data.reference.names, counts, split=name))
     tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
     for place, run in enumerate(runs):
         if run.method.refresh >= max(tuning, 1):

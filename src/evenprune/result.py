@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenprune import atomic, biased_runs, comparison_page, comparison_text, diagnostics, report, run_figures
 from evenprune.audit import audit
+from evenprune.groups import encode
 from evenprune.masks import Masks
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Run
@@ -26,6 +27,7 @@ from evenprune.training_notes import (
     idle_multipliers,
     negative_weights,
     otherwise_in_evaluation,
+    unmeasured,
 )
 from evenprune.verdict import STRICTNESS, Audit, Columns, Word
 from evenprune.wording import percent
@@ -173,13 +175,15 @@ class Result:
             found += otherwise_in_evaluation(label, _in_both_modes(trained))
             found += diverged(label, ended)
         if self.choice is not None:
-            fitted_to = [self._is_fitted_to(run, self.select) for run in self.runs]
+            fitted_to = [self._is_fitted_to(run, name_of(self.select or "")) for run in self.runs]
             chosen = fitted_to[self.names.index(self.selected)]
             found += chosen_on_its_own(self.choice.title) if chosen and not all(fitted_to) else []
-        return found
+        if HELDOUT in self.dense and self.chose_on_heldout:
+            found += unmeasured(self.dense[HELDOUT].reference(self.samples.names))
+        return list(dict.fromkeys(found))  # of what was said before the training, once
 
     @staticmethod
-    def _is_fitted_to(run: Run, split: str | None) -> bool:
+    def _is_fitted_to(run: Run, split: str) -> bool:
         """Whether its multipliers or its class bias follow the split, or its epoch was picked there."""
         followed = split in (run.method.multipliers_on, run.method.keep_on)
         return followed or (split == HELDOUT and biased_runs.is_biased(run))
@@ -217,8 +221,8 @@ class Result:
         They are Tran et al.'s (diagnostics.py): gradient norm and largest Hessian eigenvalue of the dense
         `model` on the test data. It takes up to `iterations` passes over the test data and back.
         """
-        names = self.samples.names
-        split = self.samples.splits[AUDITED]
+        ids, names = encode(self.samples.columns[AUDITED])  # those that the training data has not, too
+        split = replace(self.samples.splits[AUDITED], groups=torch.as_tensor(ids))
         measured = diagnostics.measure(model, split, names, iterations=iterations)
         found: Columns = {
             title: {name: run_figures.or_none(value) for name, value in values.items()}

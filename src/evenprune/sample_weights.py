@@ -84,8 +84,11 @@ def on_pairs(plan: Plan, state: State, present: Tensor) -> Tensor:
 
 
 def dro_shares(plan: Plan, share: Tensor, batch: Grouped, losses: Tensor, on: Tensor) -> Tensor:
-    """Group DRO: q_g <- q_g exp(η L_g) for the groups of the batch, then Σ q_g = 1."""
+    """Group DRO: q_g <- q_g exp(η L_g) for the groups of the batch, then Σ q_g = 1.
+
+    In logarithms, as a step that is too large must not leave 0 / 0; a share of zero could never grow again.
+    """
     seen = estimate.read_batch(batch, losses, plan.groups)
     step = (plan.run.dual_lr * seen.value * seen.counted)[:, :-1]
-    raised = share * (step - step.amax(1, keepdim=True)).exp()  # a common factor, gone after the next line
-    return torch.where(plan.run.dro.limit(on), raised / raised.sum(1, keepdim=True), share)
+    raised = (share.clamp_min(torch.finfo(share.dtype).tiny).log() + step).softmax(1)
+    return torch.where(plan.run.dro.limit(on), raised, share)

@@ -139,12 +139,12 @@ def _one_class(labels: Tensor) -> list[str]:
 
 
 def _unauditable(columns: Mapping[str, Columns]) -> list[str]:
-    """Groups that an audit would refuse after the training. Training data of one group is told elsewhere."""
+    """Groups that an audit would refuse after the training."""
     found = []
     for split, own in columns.items():
         cell, cells = cells_of(own)
         problems = crowded(own, cells, cell.size)
-        problems += [one_group(own, cells[0])] if len(cells) == 1 and split != "train" else []
+        problems += [one_group(own, cells[0])] if len(cells) == 1 else []
         found += [f"{split}: {problem}" for problem in problems]
     return found
 
@@ -155,8 +155,19 @@ def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
     if isinstance(data, NamedSplit) and not isinstance(groups, Mapping):
         given = data.group_names()
     ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
-    split = as_split((_tensor(inputs), _tensor(labels), ids))
+    split = as_split((_tensor(inputs), _tensor(_numbers(labels)), ids))
     return split.inputs, split.labels, _chosen(given, groups)
+
+
+def _numbers(labels: Any) -> Any:
+    """The labels, unless they are words, which say nothing of the order of the model's classes."""
+    first = next(iter(labels), None) if isinstance(labels, list | tuple | np.ndarray) else None
+    if isinstance(first, str | bytes):
+        raise ValueError(
+            f"the labels are words, the first is {_shown(str(first))}: give the model's numbers of the "
+            "classes, 0, 1, …, such as [classes.index(word) for word in labels]"
+        )
+    return labels
 
 
 def _tensor(values: Any) -> Tensor:

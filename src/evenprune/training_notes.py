@@ -32,13 +32,18 @@ def idle_multipliers(
     """That a method broke its bound while its multipliers hardly moved, and a dual step to try.
 
     gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow.
-    sums: Σ|λ| at the end of each run. steps: that the multipliers had;
-    without any, as where pruning lasts to the end, they could not have moved.
+    sums: Σ|λ| at the end of each run. steps: that the multipliers had.
     """
-    if not constrains_gaps(method) or not gaps or not sums or not steps:
+    if method.rows != "none" and not steps:
+        return [
+            f"{title} never acted: multipliers move after pruning, which lasted to the last epoch. Train "
+            "longer, or lower recipe.pruning_epochs."
+        ]
+    if not constrains_gaps(method) or not gaps or not sums:
         return []
     gap, reached = statistics.fmean(gaps), statistics.fmean(sums)
-    if gap <= method.tolerance + 1e-9 or reached >= IDLE:
+    rests = method.caution > 0 or gap <= method.tolerance + method.dead_zone + 1e-9  # as it was made to
+    if rests or reached >= IDLE:
         return []
     better = dual_step(method, gap=gap, reached=reached, steps=steps)
     what = "max ψ" if method.rows == "mean" else "Ψ_PW"
@@ -110,6 +115,19 @@ def chosen_on_its_own(title: str) -> list[str]:
     return [
         f"{title} was fitted to the held-out data, which also chose it: there it looks better than it is, "
         "and than settings that did not see these samples. The audits on the test data compare them fairly."
+    ]
+
+
+def unmeasured(heldout: DenseReference) -> list[str]:
+    """Which groups have no held-out samples: no choice that is made there knows of them; nothing if none."""
+    empty = [name for name, n in zip(heldout.names, heldout.samples.tolist(), strict=True) if not n]
+    if not empty or len(empty) == len(heldout.names):  # of the latter the choice itself speaks
+        return []
+    shown = ", ".join(map(quoted, empty[:5])) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+    who, them = (f"Group {shown} has", "it") if len(empty) == 1 else (f"Groups {shown} have", "them")
+    return [
+        f"{who} no held-out samples: what is chosen, kept or fitted there does not know what pruning takes "
+        f"from {them}, and a bound that is kept there is one of the others. Hold out samples of every group."
     ]
 
 

@@ -18,15 +18,27 @@ def load(*, rare: Sequence[int] = RARE, rare_samples: int = RARE_SAMPLES) -> tup
 
     The split is the same at every call. Rare digits lose training samples only.
     """
+    splits = load_splits(rare=rare, rare_samples=rare_samples)
+    return splits["train"], splits["test"]
+
+
+def load_splits(
+    *, rare: Sequence[int] = RARE, rare_samples: int = RARE_SAMPLES, heldout_share: float = 0.0
+) -> dict[str, Samples]:
+    """The same, by name; and "heldout": of each digit this share of its training samples, one at least."""
     images, labels = _read()
-    train, test = [], []
+    parts: dict[str, list[Tensor]] = {"train": [], "heldout": [], "test": []}
     for digit in range(10):
         mine = _shuffled((labels == digit).nonzero().flatten(), seed=SPLIT_SEED + digit)
-        held_out = round(TEST_SHARE * len(mine))
-        kept = rare_samples if digit in rare else len(mine) - held_out
-        test.append(mine[:held_out])
-        train.append(mine[held_out : held_out + kept])
-    return _taken(images, labels, torch.cat(train)), _taken(images, labels, torch.cat(test))
+        begin = round(TEST_SHARE * len(mine))
+        end = begin + rare_samples if digit in rare else len(mine)
+        apart = min(max(1, round(heldout_share * (end - begin))), end - begin - 1) if heldout_share else 0
+        parts["test"].append(mine[:begin])
+        parts["train"].append(mine[begin : end - apart])
+        parts["heldout"].append(mine[end - apart : end])
+    if not heldout_share:
+        del parts["heldout"]
+    return {name: _taken(images, labels, torch.cat(index)) for name, index in parts.items()}
 
 
 def _read() -> tuple[Tensor, Tensor]:
