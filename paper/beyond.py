@@ -30,7 +30,6 @@ if __package__ in (None, ""):  # run as a file: its neighbours are found from th
 
 from evenprune import atomic
 from evenprune.recipe import Recipe
-from evenprune.tally import InputProblems
 from paper import (
     beyond_answers,
     beyond_cells,
@@ -39,6 +38,7 @@ from paper import (
     beyond_folds,
     beyond_page,
     beyond_plan,
+    beyond_refused,
     beyond_results,
     beyond_splits,
     beyond_table,
@@ -100,7 +100,7 @@ def refuse_other_size(flags: Namespace, where: Where) -> None:
 
 
 def dense(flags: Namespace, where: Where) -> None:
-    if flags.folds:
+    if flags.folds is not None:
         dense_folds(flags, where)
         return
     weights, origin = weights_of(flags), origin_of(flags)
@@ -155,8 +155,9 @@ def run_cells(flags: Namespace, where: Where) -> None:
 
 
 def timing(flags: Namespace, where: Where) -> None:
+    grid = grid_of(flags)
     views = views_from(flags, where, folds=False)
-    bench = Bench(views, grid_of(flags), recipe_of(flags), source_of(flags).augment)
+    bench = Bench(views, grid, recipe_of(flags), source_of(flags).augment)
     beyond_timing.time_methods(bench, flags.fleet, where, again=flags.again)
 
 
@@ -169,12 +170,11 @@ def plan(flags: Namespace, where: Where, *, words: Sequence[str]) -> None:
     """What every part of the study still trains, if they are run in order."""
     held = beyond_results.read(where.results)
     rows, needs = list(held["runs"]), dict[int, beyond_plan.Need]()
-    for number, part in enumerate(PARTS, 1):
-        if flags.dataset in (None, part.dataset):
-            own = with_part(parser(part.dataset).parse_args(words), part)
-            trained = partial(beyond_train.fleets, most=own.fleet, mixed=own.mixed)
-            settings, grid, tune = settings_of(own), grid_of(own), tune_seeds(own)
-            needs[number], rows = beyond_plan.need(rows, settings, grid, tune=tune, fleets=trained)
+    for number, told in parts_of(flags, words).items():
+        own = with_part(told, PARTS[number - 1])
+        trained = partial(beyond_train.fleets, most=own.fleet, mixed=own.mixed)
+        settings, grid, tune = settings_of(own), grid_of(own), tune_seeds(own)
+        needs[number], rows = beyond_plan.need(rows, settings, grid, tune=tune, fleets=trained)
     per_run, per_fleet = flags.seconds_per_run, flags.seconds_per_fleet
     for line in beyond_table.aligned(beyond_plan.table(needs, per_run=per_run, per_fleet=per_fleet)):
         where.say(line)
@@ -201,6 +201,9 @@ def finished(flags: Namespace, where: Where) -> None:
     wanted = [asdict(cell) for cells in parts for cell in cells]
     for line in beyond_table.finished(held["runs"], wanted):
         where.say(line)
+    asked = {name: getattr(flags, flag) for name, flag in beyond_table.FLAGS.items()}
+    for line in beyond_table.elsewhere(held["runs"], asked):
+        where.say(line)
     for model in beyond_results.of_dataset(held, flags.dataset).get("dense", []):
         accuracy = ", ".join(f"{value:.2%} {split}" for split, value in model["accuracy"].items())
         where.say(f"dense model, {amount(model['heldout_per_class'], 'class')} held out: {accuracy}")
@@ -223,8 +226,7 @@ def show(flags: Namespace, where: Where) -> None:
 
 def page(flags: Namespace, where: Where) -> None:
     """What `show` prints, in words and with pictures, as one HTML file."""
-    files = [where.results, beyond_answers.path_of(where.results)]
-    refuse_target(flags.to, files)
+    files = beyond_refused.files_of(where.results)
     held, answers = shown_of(flags, where), beyond_answers.read(files[1])
     there = [str(file) for file in files if file.exists()]
     told = {"tolerance": flags.tolerance, "against": flags.against, "files": there}
@@ -232,17 +234,21 @@ def page(flags: Namespace, where: Where) -> None:
     where.say(f"Page: {flags.to.resolve()}")
 
 
-def refuse_target(target: Path, files: Sequence[Path]) -> None:
-    """Before the work starts: a page that cannot be written, or would take the place of the results."""
-    place = target.resolve()
-    if place in [file.resolve() for file in files]:
-        raise InputProblems([f"--to {target} is a results file; name another file"])
-    if place.is_dir():
-        raise InputProblems([f"--to {target} is a folder; name a file inside it"])
-    if not place.parent.is_dir():
-        raise InputProblems(
-            [f"--to {target} cannot be written: {place.parent} does not exist; create it first"]
-        )
+# --- what is refused ---
+
+
+def parts_of(flags: Namespace, words: Sequence[str]) -> dict[int, Namespace]:
+    """By number, the parts that a command is about; the flags of each as its data set has them."""
+    if flags.command == "plan":
+        numbers = [n for n, part in enumerate(PARTS, 1) if flags.dataset in (None, part.dataset)]
+        return {n: parser(PARTS[n - 1].dataset).parse_args(words) for n in numbers}
+    return {} if part_of(flags) is None else {flags.part: flags}
+
+
+def refuse_wrong(flags: Namespace, *, words: Sequence[str]) -> None:
+    """All that is wrong with a command line, in one message, before anything is read."""
+    parts = [(own, PARTS[number - 1]) for number, own in parts_of(flags, words).items()]
+    beyond_refused.refuse(flags, parts or [(flags, None)])
 
 
 COMMANDS: Commands = {
@@ -264,7 +270,9 @@ def parser(dataset: str = DATASET) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     commands = {**COMMANDS, "plan": partial(plan, words=words)}
-    return command_line.run(parser(dataset_in(words)), commands, words)
+    return command_line.run(
+        parser(dataset_in(words)), commands, words, refuse=partial(refuse_wrong, words=words)
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from evenprune.method import Method
 from evenprune.paper_printed import FACES, FACES_SPARSITY
 from evenprune.recipe import Run
 from evenprune.tally import InputProblems
-from paper.beyond_methods import BIAS, FEASIBLE, KINDS, PASSES, grouped, is_formulation, made
+from paper.beyond_methods import ALL_PAIRS, BIAS, FEASIBLE, KINDS, PASSES, grouped, is_formulation, made
 from paper.cells import Task, ceag_settings
 
 DATASET = "cifar100"
@@ -90,7 +90,7 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
     problems = [
         f"there is no method {name!r}; there are {', '.join(KINDS)}" for name in names if name not in KINDS
     ]
-    if "all pairs" in names and grid.groups == "class":
+    if ALL_PAIRS in names and grid.groups == "class":
         problems.append("all pairs are for superclasses: 100 classes would be 9,900 constraints")
     if problems:
         raise InputProblems(problems)

@@ -47,6 +47,8 @@ def grid_of(flags: Namespace, used: float | None = None) -> Grid:
     names = ("dataset", "groups", "sparsity", "pair_tolerance", "loss_tolerance", "buffer", "refresh")
     told = {name: getattr(flags, name) for name in (*names, "epochs", "folds")}
     source, groups, sparsity = source_of(flags), flags.groups, flags.sparsity
+    batches = flags.importance_batches
+    batches = source.importance_batches[groups] if batches is None else batches
     return Grid(
         **told,
         tolerance=tolerance_of(groups, sparsity) if flags.tolerance is None else flags.tolerance,
@@ -55,7 +57,7 @@ def grid_of(flags: Namespace, used: float | None = None) -> Grid:
         dro_steps=flags.dro_dual_lr or source.dro_steps,
         heldout_per_class=flags.heldout,
         heldout_used=used,
-        importance_batches=flags.importance_batches or source.importance_batches[groups],
+        importance_batches=batches,
         sizes=sizes_of(flags),
         tolerances=tolerances_of(flags),
     )
@@ -150,13 +152,16 @@ def part_of(flags: Namespace) -> Part | None:
     return None if getattr(flags, "part", None) is None else PARTS[flags.part - 1]
 
 
-def with_part(flags: Namespace, part: Part) -> Namespace:
-    """The flags of a part: those of the command line, but for what the part is about."""
+def part_problems(flags: Namespace, part: Part) -> list[str]:
+    """What contradicts a part."""
     problems = ["--part names its own methods; leave --methods out"] if flags.methods else []
     if flags.dataset not in (None, part.dataset):
         problems.append(f"this part is of {part.dataset}; leave --dataset {flags.dataset} out")
-    if problems:
-        raise InputProblems(problems)
+    return problems
+
+
+def with_part(flags: Namespace, part: Part) -> Namespace:
+    """The flags of a part: those of the command line, but for what the part is about."""
     return Namespace(**{**vars(flags), "dataset": part.dataset, "command": part.command, **part.told})
 
 
@@ -164,14 +169,14 @@ def with_part(flags: Namespace, part: Part) -> Namespace:
 
 
 def samples_in(text: str) -> float:
-    """A number of samples, 50, or a share of them, 0.2."""
+    """A number of samples, 50, or a share of them, 0.2; which numbers will do is said elsewhere."""
     try:
         value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (0 < value < 1 or (value >= 1 and value.is_integer())):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of samples, such as 50, nor a share, as 0.2")
-    return value if value < 1 else int(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of samples, such as 50, nor a share, as 0.2"
+        ) from error
+    return int(value) if value.is_integer() else value
 
 
 def used_in(text: str) -> float | None:

@@ -11,6 +11,7 @@ from evenprune.method import Method
 BIAS = "NFT + class bias"
 # One training gives both: its last iterate, and the best one that is feasible on the choice split.
 PASSES, FEASIBLE = "CEAG held-out (passes)", "CEAG held-out (best feasible)"
+ALL_PAIRS = "all pairs"
 BASELINES = ("NFT", BIAS, "CEAG")  # what multipliers on unseen samples have to face
 
 
@@ -80,7 +81,7 @@ FORMULATIONS: dict[str, Kind] = {
     "CEAG": STUDY["CEAG"],
     "CELG": _ringed(methods.celg, "loss"),
     "Ψ_PW": _ringed(methods.pairwise, "pairs"),
-    "all pairs": _ringed(methods.all_pairs, "pairs"),
+    ALL_PAIRS: _ringed(methods.all_pairs, "pairs"),
     "equalized": _ringed(methods.equalized, "none"),
     "approximately equal": _ringed(methods.approximately_equal, "usual"),
     "two-sided": _ringed(methods.two_sided, "usual"),
@@ -105,6 +106,14 @@ def grouped(name: str) -> bool:
         told["tolerance"] = 0.0
     plain = made(name, **told)
     return (plain.rows, plain.sampling, plain.importance) != ("none", "uniform", "magnitude")
+
+
+def constraints_of(name: str, multipliers: int, *, groups: int) -> int:
+    """How many constraints so many multipliers are of: one of a group and itself is always zero, no pair's.
+
+    Rows that were written before it was left out count it too.
+    """
+    return min(multipliers, groups * (groups - 1)) if name == ALL_PAIRS else multipliers
 
 
 def is_formulation(name: str) -> bool:

@@ -140,7 +140,8 @@ def _findings(found: Sequence[Block]) -> Section:
     lead = (
         "Harm is max ψ on unseen data: what the worst group lost beyond the average. Which group that is, is "
         "mostly chance; so payers are looked at as well: the fifth of the groups that NFT takes most from by "
-        "the held-out and choice samples, named before unseen ones are looked at. “Clearly” means that "
+        "the held-out and choice samples, named before unseen ones are looked at. The question itself, what "
+        "payers lose, was asked after the first tables had been seen. “Clearly” means that "
         f"the 95 % limits of the difference from the {base} runs of the same seeds, on the same samples, "
         "exclude zero: the mean over seeds would be on that side with other seeds and on other samples too. "
         "That five seeds all lie on one side says less: they share the dense model and the samples."

@@ -14,23 +14,19 @@ from paper import results_file
 from paper.beyond_cells import IDENTITY, amount, key_of
 from paper.beyond_methods import KINDS, METHODS
 from paper.beyond_rows import COUNTED, SPLITS, measures
+from paper.beyond_rules import SAMPLES, SETTINGS, TOLERANCES
 from paper.results_file import CLOSE, COUNTS, TEXT, VERSIONS, WHOLE, Document, broken_rules
 
 NUMBERS = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
 SIZE = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))
-HELD_OUT: results_file.Rule = (
-    "a whole number, or a share between 0 and 1",
-    lambda value: WHOLE[1](value) or (isinstance(value, float) and 0 < value < 1),
-)
 EXTRAS: dict[str, results_file.Rule] = {"image_size": WHOLE, "diverged": WHOLE}
 RULES: dict[str, results_file.Rule] = {
     **dict.fromkeys(IDENTITY, ("there", lambda value: True)),
     "dataset": TEXT,
     "method": (f"one of {', '.join(KINDS)}", lambda value: value in KINDS),
     "groups": TEXT,
-    "heldout_per_class": HELD_OUT,
     "seed": WHOLE,
-    "sparsity": SIZE,
+    **SETTINGS,
     **dict.fromkeys(
         SPLITS, (f"an object of {', '.join(NUMBERS)}", lambda value: not _numbers_missing(value, NUMBERS))
     ),
@@ -47,7 +43,7 @@ RULES: dict[str, results_file.Rule] = {
 }
 DENSE_RULES: dict[str, results_file.Rule] = {
     "dataset": TEXT,
-    "heldout_per_class": HELD_OUT,
+    "heldout_per_class": SAMPLES,
     "weights": TEXT,
     "sha256": TEXT,
     "training_images": TEXT,
@@ -60,7 +56,7 @@ TEXTS = ("a list of texts", lambda value: isinstance(value, list) and all(TEXT[1
 FOLD_SPLITS = ("rest", "fold", "heldout", "audit")  # of the training images: those it saw, and its fold
 FOLD_RULES: dict[str, results_file.Rule] = {
     "dataset": TEXT,
-    "heldout_per_class": HELD_OUT,
+    "heldout_per_class": SAMPLES,
     "folds": WHOLE,
     "weights": TEXTS,
     "sha256": TEXTS,
@@ -101,7 +97,7 @@ def problems(document: Any) -> list[str]:
     found = []
     for place, run in enumerate(document["runs"]):
         broken = broken_rules(run, RULES, EXTRAS)
-        found += [f"runs[{place}]: {problem}" for problem in broken or _arithmetic_problems(run)]
+        found += [f"runs[{place}]: {problem}" for problem in broken or _row_problems(run)]
     if not found:
         times = Counter(key_of(run) for run in document["runs"])
         found += [f"there are {n} runs of {key}" for key, n in times.items() if n > 1]
@@ -112,6 +108,12 @@ def problems(document: Any) -> list[str]:
     for place, timing in enumerate(document.get("timings", [])):
         found += [f"timings[{place}]: {problem}" for problem in broken_rules(timing, TIMING_RULES, EXTRAS)]
     return found
+
+
+def _row_problems(run: Mapping[str, Any]) -> list[str]:
+    """Of a row that has all it needs: a tolerance that its method cannot have, numbers that disagree."""
+    tolerance = {"tolerance": TOLERANCES[KINDS[run["method"]].tolerance]}
+    return [*broken_rules(run, tolerance), *_arithmetic_problems(run)]
 
 
 def _arithmetic_problems(run: Mapping[str, Any]) -> list[str]:

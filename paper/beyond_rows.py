@@ -18,7 +18,7 @@ from evenprune.tally import FloatArray
 from evenprune.training import Fitted
 from paper import runner
 from paper.beyond_cells import NEAR, TOLERANCE, Cell, cost, method_of
-from paper.beyond_methods import BIAS
+from paper.beyond_methods import BIAS, constraints_of
 from paper.beyond_views import View
 from paper.runner import Start, Trained, Where
 
@@ -109,15 +109,18 @@ def constraint_of(method: Method, start: Start, answers: Mapping[str, Prediction
     return {"allowed": allowed, "value": known, "feasible": feasible}
 
 
-def multipliers_of(history: Tensor, first: int) -> dict[str, Any] | None:
-    """How multipliers [epochs, rows] behave; epochs before `first` prune. None where there are none."""
+def multipliers_of(history: Tensor, first: int, *, rows: int | None = None) -> dict[str, Any] | None:
+    """How multipliers [epochs, rows] behave; epochs before `first` prune. None where there are none.
+
+    rows: constraints that they are of, where there are fewer.
+    """
     tuned = history[first:].double()
     if not tuned.numel():
         return None
     sums, sizes = tuned.sum(1), tuned.abs().sum(1)
     before = max(len(tuned) - 1 - LAST_EPOCHS, 0)
     return {
-        "rows": tuned.shape[1],
+        "rows": tuned.shape[1] if rows is None else rows,
         "active": int((tuned[-1] != 0).sum()),
         "largest": float(tuned[-1].abs().max()),
         "sum": float(sums[-1]),
@@ -158,9 +161,10 @@ def trained_row(
 ) -> dict[str, Any]:
     """Of a run that was trained, by the answers of its kept or last iterate as seen from a view."""
     method, last = method_of(cell), len(fitted.history) - 1
+    rows = constraints_of(cell.method, fitted.multipliers.shape[1], groups=len(view.start.names))
     own = {
         "multiplier_sum": fitted.history[-1]["multiplier_sum"],
-        "multipliers": multipliers_of(fitted.multipliers, recipe.pruning_epochs),
+        "multipliers": multipliers_of(fitted.multipliers, recipe.pruning_epochs, rows=rows),
         "constraint": constraint_of(method, view.start, answers),
         "negative_weights": sum(row["negative_weights"] for row in fitted.history),
         "kept_epoch": last if method.keep == "last" else fitted.kept_epoch,

@@ -19,7 +19,7 @@ from evenprune.verdict import Audit
 from paper import runner
 from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
 from paper.beyond_measures import PAYERS, SPREAD, gap_of, spread_of
-from paper.beyond_methods import BASELINES, KINDS, METHODS, is_rival_of_baselines
+from paper.beyond_methods import BASELINES, KINDS, METHODS, constraints_of, is_rival_of_baselines
 from paper.beyond_paired import Paired, Row, Setting, Versus
 from paper.beyond_pooled import BETTER, Difference
 from paper.results_file import Document
@@ -158,7 +158,7 @@ class Constrained:
     size: Spread | None  # Σ|λ|
     change: Spread | None  # of Σ|λ| in the last epochs
     active: float
-    of: int  # multipliers
+    of: int  # constraints
     sizes: tuple[tuple[float, ...], ...]  # Σ|λ| after each epoch, by seed
     first_epoch: int  # of these
     diverged: int  # seeds
@@ -264,6 +264,7 @@ def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
     told = [row["constraint"] for row in own]
     moved = [row["multipliers"] or STILL for row in own]  # none of a run that diverged at once
     sizes = tuple(tuple(one["sizes"]) for one in moved)
+    groups = len(own[0]["changes"]["audit"]["samples"])
     return Constrained(
         name=name,
         method=own[0]["method"],
@@ -275,7 +276,7 @@ def _constrained(name: str, rows: Sequence[Row], step: float) -> Constrained:
         size=Spread.of(one["size"] for one in moved),
         change=Spread.of(one["size_change"] for one in moved),
         active=statistics.fmean(one["active"] for one in moved),
-        of=max(one["rows"] for one in moved),
+        of=max(constraints_of(own[0]["method"], one["rows"], groups=groups) for one in moved),
         sizes=sizes,
         first_epoch=runner.shortened(runner.RECIPE, own[0]["epochs"]).pruning_epochs,
         diverged=sum(row.get("diverged") is not None for row in own),

@@ -1,6 +1,8 @@
 """The study as plain text: one table a setting, all methods × {train, unseen}, and paired differences."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from evenprune.wording import MISSING
 from paper import beyond_words as words
@@ -137,3 +139,23 @@ def finished(rows: Iterable[Row], wanted: Iterable[Row]) -> list[str]:
         found.setdefault(setting, []).append(str(row["seed"]) if key_of(row) in held else "·")
     head = ["method", "step", "augment", "held out", "seeds finished (·: missing)"]
     return aligned([head, *([*setting, " ".join(seeds)] for setting, seeds in found.items())])
+
+
+FLAGS = {  # what makes a setting -> the flag that names it
+    "dataset": "dataset",
+    "groups": "groups",
+    "sparsity": "sparsity",
+    "epochs": "epochs",
+    "heldout_per_class": "heldout",
+}
+
+
+def elsewhere(rows: Iterable[Row], asked: Mapping[str, Any]) -> list[str]:
+    """How many runs are of other settings than was asked for, and the flags that name these."""
+    apart = [
+        " ".join(f"--{flag} {row[name]}" for name, flag in FLAGS.items() if row[name] != asked[name])
+        for row in rows
+    ]
+    told = Counter(flags for flags in apart if flags)
+    head = [f"{told.total()} runs of other settings are there too; `list` shows them with these flags:"]
+    return [*(head if told else []), *(f"{count:>6}  {flags}" for flags, count in told.most_common())]

@@ -137,10 +137,20 @@ def time_methods(start: Start, task: Task, flags: argparse.Namespace, recipe: Re
         )
 
 
-def run(whole: argparse.ArgumentParser, commands: Commands, arguments: Sequence[str] | None) -> int:
-    """One command, from its words to its exit code."""
+def run(
+    whole: argparse.ArgumentParser,
+    commands: Commands,
+    arguments: Sequence[str] | None,
+    *,
+    refuse: Callable[[argparse.Namespace], None] = lambda flags: None,
+) -> int:
+    """One command, from its words to its exit code.
+
+    refuse: raises InputProblems of flags that are wrong, before the command starts.
+    """
     try:
         flags = whole.parse_args(arguments)
+        refuse(flags)
         where = Where(
             results=flags.results,
             work=flags.work,

@@ -195,7 +195,7 @@ def test_the_data_set_of_a_command_line() -> None:
     assert beyond.parser().parse_args(["study"]).sparsity == 0.95
 
 
-@pytest.mark.parametrize("words", [["--heldout", "1.5"], ["--heldout-used", "some"], ["--dataset", "mnist"]])
+@pytest.mark.parametrize("words", [["--heldout", "few"], ["--heldout-used", "some"], ["--dataset", "mnist"]])
 def test_flags_that_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         beyond.main(["study", *words])

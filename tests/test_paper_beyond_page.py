@@ -576,6 +576,13 @@ def test_clipped_weights_and_mixed_fleets_are_told_where_there_were_any() -> Non
     assert re.split(r"\s{2,}", line)[-2:] == ["1,100", "1.0 ± 0.0*"]
 
 
+def test_the_page_says_when_the_question_of_payers_was_asked(html: str) -> None:
+    told = " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+    named = told.index("named before unseen ones are looked at.")
+    said = "The question itself, what payers lose, was asked after the first tables had been seen."
+    assert told[named:].index(said) < 50
+
+
 # --- what is not there ---
 
 

@@ -319,11 +319,11 @@ def test_the_parts_have_every_method_of_the_study_and_all_that_is_expected() -> 
         assert set(STUDY) <= own
 
 
-def test_what_contradicts_a_part_is_refused() -> None:
-    with pytest.raises(InputProblems, match="leave --methods out"):
-        flags_of_part(1, "--methods", "NFT")
-    with pytest.raises(InputProblems, match="is of utkface; leave --dataset cifar100 out"):
-        flags_of_part(2, "--dataset", "cifar100")
+def test_what_contradicts_a_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert beyond.main(["study", "--part", "1", "--methods", "NFT"]) == 2
+    assert "leave --methods out" in capsys.readouterr().err
+    assert beyond.main(["study", "--part", "2", "--dataset", "cifar100"]) == 2
+    assert "is of utkface; leave --dataset cifar100 out" in capsys.readouterr().err
     flags = flags_of_part(2, "--epochs", "30")
     assert (flags.dataset, flags.epochs, flags.sparsity, flags.heldout) == ("utkface", 30, 0.925, 0.2)
 

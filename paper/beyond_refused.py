@@ -1,0 +1,121 @@
+"""Command lines that are refused: all that is wrong with one, in one message, before anything is read."""
+
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from evenprune.tally import InputProblems
+from paper import beyond_answers
+from paper.beyond_data import SOURCES
+from paper.beyond_flags import part_problems, tune_seeds, with_part
+from paper.beyond_plan import Part
+from paper.beyond_rules import COUNT, FOLDS, FRACTION, NOT_NEGATIVE, POSITIVE, SAMPLES, SPARSITY, whole
+from paper.cells import seeds_in
+from paper.results_file import Rule
+
+TUNING = ("study", "formulations", "plan", "list")  # commands that choose dual steps
+
+
+def _names_seeds(text: Any) -> bool:
+    try:
+        return bool(seeds_in(text))
+    except InputProblems:
+        return False
+
+
+SEEDS: Rule = ("seeds, as 0-4 or 0,1,2", _names_seeds)
+FLAGS: dict[str, Rule] = {  # whatever command has them; what is not told is not judged
+    **dict.fromkeys(("tolerance", "pair_tolerance"), FRACTION),
+    "loss_tolerance": NOT_NEGATIVE,
+    **dict.fromkeys(("dual_lr", "el_dual_lr", "dro_dual_lr"), NOT_NEGATIVE),
+    "sparsity": SPARSITY,
+    **dict.fromkeys(("heldout", "heldout_used"), SAMPLES),
+    **dict.fromkeys(("buffer", "refresh", "epochs", "importance_batches"), COUNT),
+    **dict.fromkeys(("fleet", "save_every", "batch", "image_size"), COUNT),
+    "folds": FOLDS,
+    "seed": whole(0),
+    "tune_seeds": SEEDS,
+    "lr": POSITIVE,
+    **dict.fromkeys(("seconds_per_run", "seconds_per_fleet"), NOT_NEGATIVE),
+}
+
+
+def wrong_values(flags: Namespace) -> list[str]:
+    """One line a value that is not what its flag takes."""
+    return [
+        f"--{name.replace('_', '-')} is {_told(value)}: give {words}"
+        for name, (words, holds) in FLAGS.items()
+        for value in _values(getattr(flags, name, None))
+        if not holds(value)
+    ]
+
+
+def _values(told: Any) -> list[Any]:
+    """Of a flag that takes several, each; None stands for what is usual, or for all."""
+    return [value for value in (told if isinstance(told, list) else [told]) if value is not None]
+
+
+def _told(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else f"{value:g}"
+
+
+def wrong_together(flags: Namespace, part: Part | None) -> list[str]:
+    """What does not go with other flags, nor with the part that they are for."""
+    if part is None:
+        return [*_too_many(flags), *_seeds_apart(flags)]
+    own = with_part(flags, part)
+    # A part that says how many itself takes those that there are not as all; groups are of the data set.
+    judged = "heldout_used" not in part.told and flags.dataset in (None, part.dataset)
+    return [*part_problems(flags, part), *(_too_many(own) if judged else []), *_seeds_apart(own)]
+
+
+def _too_many(flags: Namespace) -> list[str]:
+    """More held-out samples of a group than there are; of a share of each class, the data have to tell."""
+    if not isinstance(getattr(flags, "heldout_used", None), list) or not COUNT[1](flags.heldout):
+        return []
+    most = flags.heldout * SOURCES[flags.dataset].classes_of[flags.groups]
+    return [
+        f"--heldout-used is {used}: --heldout {flags.heldout} holds out {most} samples a {flags.groups}; "
+        f"give 1 to {most}, a share between 0 and 1, or all"
+        for used in _values(flags.heldout_used)
+        if COUNT[1](used) and used > most
+    ]
+
+
+def _seeds_apart(flags: Namespace) -> list[str]:
+    """Dual steps are chosen with some of the seeds."""
+    if flags.command not in TUNING or not _names_seeds(flags.tune_seeds):
+        return []
+    try:
+        tune_seeds(flags)
+    except InputProblems as error:
+        return error.problems
+    return []
+
+
+def wrong_target(flags: Namespace) -> list[str]:
+    """A page that cannot be written, or would take the place of the results."""
+    if flags.command != "page":
+        return []
+    target, place = flags.to, flags.to.resolve()
+    if place in [file.resolve() for file in files_of(flags.results)]:
+        return [f"--to {target} is a results file; name another file"]
+    if place.is_dir():
+        return [f"--to {target} is a folder; name a file inside it"]
+    if not place.parent.is_dir():
+        return [f"--to {target} cannot be written: {place.parent} does not exist; create it first"]
+    return []
+
+
+def files_of(results: Path) -> list[Path]:
+    """The two files of the study."""
+    return [results, beyond_answers.path_of(results)]
+
+
+def refuse(flags: Namespace, parts: Iterable[tuple[Namespace, Part | None]]) -> None:
+    """`parts`: of the study, each with the command line as it reads it; None: it is about no part."""
+    found = [*wrong_values(flags), *wrong_target(flags)]
+    found += [problem for own, part in parts for problem in wrong_together(own, part)]
+    if found:
+        raise InputProblems(list(dict.fromkeys(found)))
