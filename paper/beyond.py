@@ -269,7 +269,7 @@ def parser(dataset: str = DATASET) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
-    commands = {**COMMANDS, "plan": partial(plan, words=words)}
+    commands: Commands = {**COMMANDS, "plan": partial(plan, words=words)}
     return command_line.run(
         parser(dataset_in(words)), commands, words, refuse=partial(refuse_wrong, words=words)
     )

@@ -51,11 +51,11 @@ class Answers:
 
     @property
     def dense_right(self) -> Bits:
-        return self.dense == self.labels
+        return np.asarray(self.dense == self.labels)
 
     @property
     def right(self) -> Bits:
-        return self.predicted == self.labels
+        return np.asarray(self.predicted == self.labels)
 
 
 Key = tuple[Any, ...]  # of a cell

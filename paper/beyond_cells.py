@@ -12,10 +12,11 @@ from evenprune.gap_limits import PairedCounts, least_maximum
 from evenprune.iterates import merit
 from evenprune.method import Method
 from evenprune.paper_printed import FACES, FACES_SPARSITY
+from evenprune.paper_results import Task
 from evenprune.recipe import Run
 from evenprune.tally import InputProblems
 from paper.beyond_methods import ALL_PAIRS, BIAS, FEASIBLE, KINDS, PASSES, grouped, is_formulation, made
-from paper.cells import Task, ceag_settings
+from paper.cells import ceag_settings
 
 DATASET = "cifar100"
 GROUPINGS = {"cifar100": ("superclass", "class"), "utkface": ("race",)}  # to choose from, the usual one first

@@ -90,11 +90,12 @@ def read_cifar100(flags: argparse.Namespace) -> Images:
     data = cifar100.load(flags.data)
     words: tuple[Literal["superclass", "class"], ...] = ("superclass", "class")
     splits = {word: [cifar100.split(part, word) for part in (data.train, data.test)] for word in words}
-    groups = {
+    groups: dict[str, Groups] = {
         word: Groups(cifar100.GROUPS[word], train.groups, test.groups)
         for word, (train, test) in splits.items()
     }
-    return Images(*splits["superclass"], groups)
+    train, test = splits["superclass"]
+    return Images(train, test, groups)
 
 
 # --- UTKFace: race predicted, groups by race ---

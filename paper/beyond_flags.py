@@ -203,8 +203,14 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     part.add_argument("--groups", choices=groups, default=groups[0])
     command_line.add_methods(part, (), list(KINDS))
     part.set_defaults(methods=None)
-    left_out = {"nargs": "+", "choices": list(STUDY), "default": [], "metavar": "METHOD"}
-    part.add_argument("--without", **left_out, help="methods of the study to leave out")
+    part.add_argument(
+        "--without",
+        nargs="+",
+        choices=list(STUDY),
+        default=[],
+        metavar="METHOD",
+        help="methods of the study to leave out",
+    )
     part.add_argument("--augment", nargs="+", choices=("no", "yes"), default=list(augment))
     for flag, steps, told in (
         ("--dual-lr", steps_of(groups[0], grid.sparsity), "to choose from"),

@@ -11,7 +11,7 @@ samples are drawn anew within each group, the same ones for all runs.
 They are limits of one difference: of twenty that are none, one is clear by chance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -76,7 +76,7 @@ def _off(values: FloatArray, draws: FloatArray) -> float:
     return float(np.sqrt(by_samples + t**2 * max(by_seeds, 0.0) / values.size))
 
 
-def _apart(lost: NDArray[np.float32], sizes: FloatArray, paying: Sequence[int]) -> dict[str, FloatArray]:
+def _apart(lost: NDArray[np.float32], sizes: FloatArray, paying: Sequence[int]) -> Mapping[str, FloatArray]:
     """By measure, the second half of the runs minus the first, by sums of [..., runs, groups]."""
     halves = np.split(lost.astype(float), 2, axis=-2)
     first, second = (

@@ -127,10 +127,11 @@ def _arithmetic_problems(run: Mapping[str, Any]) -> list[str]:
 
 
 def order(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = ("augment", "heldout_per_class", "heldout_used", "epochs")
-    settings = tuple(run.get(name) or 0 for name in names)
-    names = ("tolerance", "buffer", "refresh", "folds", "importance_batches", "dual_lr", "seed")
-    last = tuple(run.get(name) or 0 for name in names)
+    def values(*names: str) -> tuple[Any, ...]:
+        return tuple(run.get(name) or 0 for name in names)
+
+    settings = values("augment", "heldout_per_class", "heldout_used", "epochs")
+    last = values("tolerance", "buffer", "refresh", "folds", "importance_batches", "dual_lr", "seed")
     return (
         run.get("dataset", ""),
         run.get("groups", ""),

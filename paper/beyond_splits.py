@@ -126,7 +126,7 @@ def _most(ids: Tensor, wanted: float, what: str, *, chosen_on: bool) -> IntArray
                 [f"a share of {wanted:g} held out is {round(wanted * size)} of the {size} samples of one "
                  f"{what}: at least 1 must be{left * chosen_on}; give another share, or a number"]
             )  # fmt: skip
-        return taken[place]
+        return np.asarray(taken[place])
     least = int(sizes.min(initial=len(ids)))
     least = 2 * (least - 1) // 3 if chosen_on else least
     if not (1 <= wanted <= least and wanted == int(wanted)):

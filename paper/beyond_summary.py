@@ -31,7 +31,7 @@ DISPARITIES = ("max_excess_gap", "pairwise_disparity")  # those that have a nois
 VERDICTS = ("pass", "inconclusive", "fail")
 
 # Multipliers of a run without a whole epoch of them.
-STILL = {"sizes": [], **dict.fromkeys(("size", "size_change", "active", "rows"), 0)}
+STILL: Row = {"sizes": [], **dict.fromkeys(("size", "size_change", "active", "rows"), 0)}
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def method_of(cell: Cell) -> Method:
     kind = KINDS[cell.method]
     if kind.tuned_as == "none":
         return kind.make()
-    told = {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr, "k": cell.buffer or None}
+    told: dict[str, Any] = {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr, "k": cell.buffer or None}
     told |= {"overall": cell.overall, "mean": cell.mean}
     made = kind.make(**{name: value for name, value in told.items() if value is not None}, negative="keep")
     return replace(made, estimator="ring") if kind.buffer == "batch" and cell.buffer else made

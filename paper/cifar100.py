@@ -29,9 +29,10 @@ from evenprune import atomic
 from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
 from evenprune.models import cifar_resnet56
+from evenprune.paper_results import Task
 from evenprune.recipe import Recipe
 from paper import command_line, dense_model, multipliers, results_file, runner, variants
-from paper.cells import KINDS, TABLE_METHODS, Cell, Task, cell_of, table_cells
+from paper.cells import KINDS, TABLE_METHODS, Cell, cell_of, table_cells
 from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import Start, Where
 
@@ -64,12 +65,11 @@ def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
 
 def buffer_cells(seeds: Sequence[int], rings: Sequence[int | str] | None = None) -> list[Cell]:
     """By length of the rings, all of them unless told; those of 0 and 40 are cells of the table."""
-    named = {0: "CEAG (no RB)", EVERY_SAMPLE: "CEAG (table)"}
     found = []
     for k in (0, *BUFFERS, EVERY_SAMPLE) if rings is None else rings:
-        name = named.get(k, "CEAG")
+        name = "CEAG (no RB)" if k == 0 else "CEAG (table)" if isinstance(k, str) else "CEAG"
         cells = table_cells(TASK, sparsities=[BUFFER_SPARSITY], methods=[name], seeds=seeds)
-        found += [replace(cell, buffer=k) for cell in cells] if name == "CEAG" else cells
+        found += [replace(cell, buffer=k) for cell in cells] if isinstance(k, int) and k else cells
     return found
 
 

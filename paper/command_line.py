@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 
 from evenprune.checkpoint import CheckpointError
+from evenprune.paper_results import Task
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 from evenprune.training import NotFinite
 from paper import results_file, runner
-from paper.cells import Task, seeds_in, table_cells
+from paper.cells import seeds_in, table_cells
 from paper.runner import ROOT, Start, Where
 
 PAPER = ROOT / "paper"

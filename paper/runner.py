@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from paper.results_file import MEASURES, SPLITS, problems
 __all__ = ["Start", "Trained", "Where", "fill", "measure", "problems", "rows_of", "train"]
 ROOT = Path(__file__).resolve().parent.parent
 LINE_EVERY = 10  # epochs
+C = TypeVar("C")
 RECIPE = Recipe(  # the paper's, for CIFAR-100 and, with flips, for UTKFace
     epochs=60,
     pruning_epochs=15,  # the last pruning is that of epoch 14
@@ -128,7 +129,7 @@ def fill(start: Start, cells: Sequence[Cell], recipe: Recipe, where: Where) -> N
         )
 
 
-def fleets(cells: Sequence[Cell], most: int) -> list[list[Cell]]:
+def fleets(cells: Sequence[C], most: int) -> list[list[C]]:
     """In order, as few fleets as possible, of even size: what is left after a kill makes the same fleets."""
     if most < 1:
         raise InputProblems([f"fleets of {most} runs: give at least 1"])

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ if __package__ in (None, ""):  # run as a file: its neighbours are found from th
 
 from evenprune.augment import Flip
 from evenprune.data import utkface
-from evenprune.data.faces import Faces
+from evenprune.data.faces import Faces, Group, Target
 from evenprune.models import mobilenet_v2
 from evenprune.paper_printed import (
     FACES,
@@ -41,10 +41,11 @@ from evenprune.paper_printed import (
     WITHOUT_OTHERS,
     printed,
 )
+from evenprune.paper_results import Task
 from evenprune.recipe import PAPER_SGD, Recipe
 from evenprune.tally import InputProblems
 from paper import command_line, dense_model, results_file, runner, variants
-from paper.cells import KINDS, Cell, Task, table_cells
+from paper.cells import KINDS, Cell, table_cells
 from paper.command_line import PAPER, Commands, recipe_for
 from paper.runner import Start, Where
 
@@ -65,8 +66,8 @@ RECIPE = replace(runner.RECIPE, augment=Flip(), evaluate_batch=256)
 
 def dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
     """The paper's: as the runs, with nothing pruned, for 50 epochs."""
-    settings = {"epochs": epochs, "batch_size": batch, "optimizer": partial(PAPER_SGD, lr=lr)}
-    return replace(RECIPE, pruning_epochs=0, **settings)
+    optimizer = partial(PAPER_SGD, lr=lr)
+    return replace(RECIPE, epochs=epochs, pruning_epochs=0, batch_size=batch, optimizer=optimizer)
 
 
 # --- cells ---
@@ -137,8 +138,8 @@ def faces_of(task: Task, flags: argparse.Namespace) -> Faces:
     others = task != WITHOUT_OTHERS
     return utkface.load(
         flags.data,
-        target=task.target,
-        group=task.group if others else FACES.group,
+        target=cast(Target, task.target),
+        group=cast(Group, task.group if others else FACES.group),
         others=others,
         image_size=flags.image_size,
         cache=flags.work / "images",  # of the original jpgs
@@ -160,7 +161,7 @@ def measured(model: nn.Module, faces: Faces, where: Where, recipe: Recipe = RECI
 
 def weights_of(task: Task, flags: argparse.Namespace) -> Path:
     name = next(name for name, tasks in MODELS.items() if task in tasks)
-    return flags.weights / f"utkface_{name}.safetensors"
+    return Path(flags.weights / f"utkface_{name}.safetensors")
 
 
 def start_from(task: Task, flags: argparse.Namespace, where: Where, recipe: Recipe = RECIPE) -> Start:

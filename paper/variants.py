@@ -73,7 +73,8 @@ def run(
 
 
 def last_layer(network: nn.Module) -> str:
-    return [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return linear[-1]
 
 
 def add_flags(part: argparse.ArgumentParser, *, sparsity: float, epochs: int) -> None:
