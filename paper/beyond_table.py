@@ -152,10 +152,10 @@ FLAGS = {  # what makes a setting -> the flag that names it
 
 def elsewhere(rows: Iterable[Row], asked: Mapping[str, Any]) -> list[str]:
     """How many runs are of other settings than was asked for, and the flags that name these."""
-    apart = [
-        " ".join(f"--{flag} {row[name]}" for name, flag in FLAGS.items() if row[name] != asked[name])
+    told = Counter(
+        " ".join(f"--{flag} {row[name]}" for name, flag in FLAGS.items())
         for row in rows
-    ]
-    told = Counter(flags for flags in apart if flags)
-    head = [f"{told.total()} runs of other settings are there too; `list` shows them with these flags:"]
+        if any(row[name] != asked[name] for name in FLAGS)
+    )
+    head = [f"{told.total()} runs of other settings are there too, by the flags that name these:"]
     return [*(head if told else []), *(f"{count:>6}  {flags}" for flags, count in told.most_common())]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evenprune.recipe import Recipe
+from evenprune.tally import InputProblems
 from paper import runner
 from paper.cells import Cell
 from paper.command_line import recipe_for
@@ -63,6 +64,11 @@ def run(
     apart = replace(where, results=path_of(where.results, flags.recipe, flags.epochs))
     changes = {"decay_only": (last_layer(network),)} if flags.recipe == LAST else VARIANTS[flags.recipe]
     recipe = recipe_for(flags, replace(runner.shortened(recipe, flags.epochs), **changes))
+    if flags.recipe in {*DUAL_STEPS, *IN_THE_METHOD}:  # nothing else differs: the others are in the tables
+        cells = [cell for cell in cells if varied(cell, flags.recipe) != cell]
+    if not cells:
+        told = ", ".join(flags.methods)
+        raise InputProblems([f"{flags.recipe} changes nothing in {told}: name other --methods"])
     cells = [varied(cell, flags.recipe) for cell in cells]
     if runner.is_finished(cells, apart):
         return

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evenprune.data import digits
+from evenprune.tally import InputProblems
 
 
 def test_rare_digits_have_thirty_training_samples_and_a_whole_test_set() -> None:
@@ -47,6 +48,19 @@ def test_a_share_of_the_training_samples_of_each_digit_can_be_held_out() -> None
     least = digits.load_splits(heldout_share=1e-6)["heldout"][1].bincount()
     assert least.tolist() == [1] * 10
     assert list(digits.load_splits()) == ["train", "test"]
+    for rare, counts in ((500, None), (1, [1, 1]), (0, [0, 0])):
+        parts = {
+            name: part[1].bincount(minlength=10)
+            for name, part in digits.load_splits(rare_samples=rare, heldout_share=0.2).items()
+        }
+        if counts is None:
+            assert int(parts["heldout"].min()) > 15
+        else:
+            assert parts["train"][[8, 9]].tolist() == counts
+            assert parts["heldout"][[8, 9]].tolist() == [0, 0]
+    for share in (1.0, 2.0, -0.2):
+        with pytest.raises(InputProblems, match=f"heldout_share is {share}"):
+            digits.load_splits(heldout_share=share)
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from evenprune import constraint, methods, training
 from evenprune.constraint import Method, Outcomes, Plan
 from evenprune.limits import Counts, excess_limits
 from evenprune.predict import Predictions, predict
+from evenprune.pruning import prune
 from evenprune.recipe import Data, Run, Split
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
@@ -396,6 +397,31 @@ def test_the_audit_split_moves_no_multiplier_and_picks_no_iterate(problem: tuple
     assert 'picked on split "other", which shares 55 samples with "test"' in told
     fine = fit(model, again, runs=[Run(method=held, sparsity=0.5)], recipe=recipe(only_at_end=("train",)))
     assert fine[0].multipliers.any()
+
+
+def test_what_is_wrong_with_held_out_groups_is_told_whatever_they_are(
+    problem: tuple[nn.Module, Data],
+) -> None:
+    model, data = problem
+    held = data.evaluate["heldout"]
+    run = Run(method=HELDOUT["by passes"], sparsity=0.5)
+    for groups in (held.groups.double(), held.groups > 0, held.groups + 5 * 10**9):
+        wrong = replace(data, evaluate={**data.evaluate, "heldout": replace(held, groups=groups)})
+        with pytest.raises(InputProblems, match='split "heldout": '):
+            fit(model, wrong, runs=[run], recipe=recipe())
+
+
+def test_a_lower_limit_that_shows_no_violation_lets_multipliers_rest_without_a_note() -> None:
+    """And one that shows a violation is told, if the dual step was too small to act on it."""
+    train, few, many = images(120), images(30, seed=7), images(3000, seed=7)
+    model = trained(network(), train)
+    told = {"train": train, "test": images(60, seed=5), "sparsity": 0.95, "recipe": recipe()}
+    careful = methods.ceag(
+        tolerance=0.0, dual_lr=1e-9, multipliers_on="heldout", estimator="pass", refresh=2,
+        caution=1.645, moves_on="lower",
+    )  # fmt: skip
+    notes = [prune(model, heldout=held, method=careful, **told).notes for held in (few, many)]
+    assert [["hardly acted" in note for note in own].count(True) for own in notes] == [0, 1]
 
 
 def test_a_group_that_the_held_out_split_lacks_is_refused() -> None:

@@ -672,6 +672,7 @@ def test_a_ring_of_one_stands_for_no_buffer_where_there_was_none() -> None:
     assert [cell.buffer for cell in ringed] == [None, 1, 40, 1, 40]
     assert [replace(a, buffer=b.buffer) for a, b in zip(ringed, made, strict=True)] == made
     assert [(m.estimator, m.k) for m in map(method_of, ringed)][1::2] == [("ring", 1), ("ring", 1)]
+    assert (ringed[0], ringed[2], ringed[4]) == (made[0], made[2], made[4])
     el, rings = method_of(ringed[1]), method_of(made[2])
     assert replace(el, name=rings.name, k=rings.k) == rings  # nothing but the length is another
 

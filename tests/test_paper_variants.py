@@ -206,6 +206,22 @@ def test_another_method_is_compared_with_the_papers_and_its_numbers(results, nam
     assert variants([replace(run, recipe="other") for run in stepped], results.runs, printed()) == ()
 
 
+def test_detached_means_are_compared_with_the_same_cell_of_the_table(results):
+    usual = [run for run in results.variants if run.recipe == "decay_last" and run.method == "EL + RB"]
+    (found,) = variants([replace(run, recipe="detached") for run in usual], results.runs, printed())
+    assert (found.first, found.second, len(found.rows)) == ("table", "detached", 1)
+    assert paper_pair_wording.short_name("detached") == "detached mean"
+    assert paper_pair_wording.variant_title(found).startswith("no gradient through the overall loss")
+
+
+def test_a_ring_that_was_not_varied_is_compared_with_rings_of_its_length(results):
+    ceag = [run for run in results.variants if run.recipe == "decay_last" and run.method == "CEAG"]
+    other = [replace(run, buffer=20) for run in results.runs if run.method == "CEAG"]
+    (found,) = variants([replace(run, recipe="ring_1") for run in ceag], [*other, *results.runs], printed())
+    (same,) = variants([replace(run, recipe="detached") for run in ceag], results.runs, printed())
+    assert found.rows == same.rows
+
+
 def test_other_numbers_of_bits_are_named():
     assert paper_pair_wording.short_name("tf32") == "TF32"
     assert paper_pair_wording.recipe_name("tf32") == (

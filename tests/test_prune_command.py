@@ -320,6 +320,15 @@ def test_help_explains_each_flag_in_one_line(command: str, monkeypatch: pytest.M
     assert all(re.match(r"  --[a-z-]+(, --[a-z-]+)? +\S", line) for line in options if line)
 
 
+def test_a_built_in_experiment_says_before_it_trains_that_nothing_is_held_out(tmp_path: Path) -> None:
+    flags = ["--method", "ceag:multipliers_on=heldout", "--select", "heldout", "--class-bias"]
+    done = called("run", "digits", *flags, "--out", tmp_path / "d")
+    assert done.returncode == 2
+    assert "3 problems" in done.stderr
+    assert done.stderr.count("--heldout-share 0.2") == 3
+    assert not (tmp_path / "d").exists()
+
+
 def test_the_flags_of_run_change_the_built_in_experiment() -> None:
     wanted = experiment_of(RunFlags(experiment="digits", sparsity=0.5, seeds="3", method=["nft"]))
     assert (wanted.sparsity, wanted.seeds, wanted.method) == (0.5, (0, 1, 2), ("nft",))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -236,6 +237,25 @@ def test_a_model_that_cannot_be_widened_trains_one_run_after_another(tmp_path: P
     found = call(model=model, seeds=range(2), folder=tmp_path, recipe=recipe(epochs=3, pruning_epochs=1))
     assert found.names == ("CEAG, seed 0", "CEAG, seed 1")
     assert len(list(tmp_path.glob("**/metrics.jsonl"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "seeds", "expected"),
+    [
+        (np.float32(0.5), np.int64(2), [(0.5, 0), (0.5, 1)]),
+        (torch.tensor([0.5, 0.75]), np.arange(1, 2), [(0.5, 1), (0.75, 1)]),
+        (torch.tensor(0.5), torch.tensor([3]), [(0.5, 3)]),
+        (iter((0.5, 0.75)), [np.int32(0)], [(0.5, 0), (0.75, 0)]),
+    ],
+)
+def test_numbers_may_be_those_of_numpy_and_torch(
+    sparsity: Any, seeds: Any, expected: list[tuple[float, int]], tmp_path: Path
+) -> None:
+    short = recipe(epochs=1, pruning_epochs=1)
+    found = call(method=iter([methods.nft()]), tolerance=0.1, recipe=short, sparsity=sparsity, seeds=seeds)
+    assert [(run.sparsity, run.seed) for run in found.runs] == expected
+    assert {type(value) for run in found.runs for value in (run.sparsity, run.seed)} == {float, int}
+    found.save(tmp_path / "result.json")
 
 
 # --- three splits ---
@@ -488,6 +508,9 @@ def test_pruning_may_last_to_the_end(estimator: Any) -> None:
     assert found.document()["methods"][0]["runs"][0]["train"]["max_excess_gap"] > 0
     (note,) = found.notes
     assert note.startswith("CEAG never acted: multipliers move after pruning")
+    splits = {"train": by_label(TRAIN), "heldout": by_label(HELD), "test": by_label(TEST), "groups": None}
+    biased = call(**splits, method=method, recipe=recipe(epochs=2, pruning_epochs=2)).with_class_bias()
+    assert len([note for note in biased.notes if "never acted" in note]) == 1  # of the training alone
     assert call(method=methods.nft(), recipe=recipe(epochs=2, pruning_epochs=2), tolerance=0.05).notes == []
 
 
@@ -614,7 +637,7 @@ def test_diagnostics_go_into_the_audits_of_the_test_data(result: Result) -> None
         assert [norms[g] for g in result.samples.names] == pytest.approx(measured["gradient_norm"].tolist())
         assert list(columns)[1] == "largest Hessian eigenvalue"
         assert not found.audits[name]["train"].columns
-    with pytest.raises(InputProblems, match="Linear does not take inputs of shape"):
+    with pytest.raises(InputProblems, match="does not take the inputs of this split"):
         result.with_diagnostics(nn.Linear(3, 2))
     assert not measured["converged"].all()  # after two iterations
     assert "≈ " in str(found.audit)
@@ -760,6 +783,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"folds": Folds(of=[0, 1])}, ["folds.of is [0, 1], a list: give what folds.assign gives"]),  # type: ignore[arg-type]
     ({"train": (X, ["cat"] * len(X), G)}, ["train: the labels are words, the first is 'cat'"]),
     ({"train": (X, np.array(["a"] * len(X)), G)}, ["train: the labels are words, the first is 'a'"]),
+    ({"train": (X, pl.Series(["a"] * len(X)), G)}, ["train: the labels are words, the first is 'a'"]),
     ({"method": methods.nft_es(on="dev"), "tolerance": 0.1}, ['split "dev"']),
 ]
 

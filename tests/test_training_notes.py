@@ -68,14 +68,12 @@ def test_multipliers_that_had_no_steps_are_told_without_a_step_to_propose() -> N
 
 
 def test_multipliers_that_are_made_to_rest_are_no_idle_ones() -> None:
-    passes = replace(CEAG, multipliers_on="heldout", estimator="pass", refresh=5)
-    for cautious in (
-        replace(passes, caution=1.645),
-        replace(passes, caution=1.645, moves_on="lower"),
-        replace(CEAG, dead_zone=0.05),
-    ):
-        assert idle_multipliers("x", cautious, gaps=[0.05], sums=[0.0], steps=90) == []
-    assert idle_multipliers("x", replace(CEAG, dead_zone=0.02), gaps=[0.05], sums=[0.0], steps=90)
+    assert idle_multipliers("x", replace(CEAG, dead_zone=0.05), gaps=[0.05], sums=[0.0], steps=90) == []
+    (note,) = idle_multipliers("x", replace(CEAG, dead_zone=0.04), gaps=[0.055], sums=[0.0], steps=100)
+    assert "dual_lr=1 instead of" in note  # 0.5 over 100 steps of 0.005
+    passes = replace(CEAG, multipliers_on="heldout", estimator="pass", refresh=5, caution=1.645)
+    (note,) = idle_multipliers("x", passes, gaps=[0.05], sums=[0.0], steps=90)
+    assert "while max ψ by its lower limit is 5 points on the held-out data" in note
 
 
 def test_groups_without_held_out_samples_are_named() -> None:

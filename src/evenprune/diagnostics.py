@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from evenprune.masks import Masks
-from evenprune.predict import cross_entropies, evaluating
+from evenprune.predict import cross_entropies, evaluating, look_at_outputs
 from evenprune.recipe import Split
 from evenprune.tally import InputProblems
 from evenprune.verdict import Approximate
@@ -64,7 +64,7 @@ def measure(
         for name, number in (("batch_size", batch_size), ("iterations", iterations))
         if number < 1
     ]
-    problems += [*_problems(model, split, len(names), masks), *_misfit(model, split)]
+    problems += [*_problems(model, split, len(names), masks), *_misfits(model, split)]
     if problems:
         raise InputProblems(problems)
     model = copy.deepcopy(model).double() if float64 else model
@@ -215,21 +215,13 @@ def _with_gradients() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _misfit(model: nn.Module, split: Split) -> list[str]:
-    """That the model does not answer samples of this split with a logit for each class."""
-    first = next(model.parameters(), torch.empty(0))
-    inputs = split.at(torch.arange(min(1, len(split)))).to(first.device, first.dtype)
-    try:
-        with torch.no_grad(), evaluating(model):
-            classes = model(inputs).shape[1]
-    except Exception as error:  # whatever a user's model raises
-        reason = str(error).strip().split("\n")[0]
-        return [
-            f"{type(model).__name__} does not take inputs of shape {list(inputs.shape)} ({reason}): pass the "
-            "dense model of these runs"
-        ]
+def _misfits(model: nn.Module, split: Split) -> list[str]:
+    """That the model is not one of these samples and labels."""
+    dtype = next((p.dtype for p in model.parameters()), None)
+    classes, found = look_at_outputs(model, split, "the inputs of this split", dtype=dtype)
     most = int(split.labels.max()) if len(split) else -1
-    return [] if most < classes else [f"label {most}, but {type(model).__name__} has {classes} classes"]
+    found += [f"label {most}, but {type(model).__name__} has {classes} classes"] if most >= classes else []
+    return [f"{problem}; pass the dense model of these runs" for problem in found]
 
 
 def _problems(model: nn.Module, split: Split, groups: int, masks: Masks | None) -> list[str]:

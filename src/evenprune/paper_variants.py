@@ -68,7 +68,7 @@ def _as_usual(usual: Run, run: Run) -> Run:
     name = name_of(run)
     if name.startswith(DUAL):
         return replace(run, dual_lr=usual.dual_lr)
-    if name == RING:
+    if name == RING and run.buffer == 1:
         return replace(run, buffer=usual.buffer)
     return replace(run, overall=usual.overall) if name == MACRO else run
 

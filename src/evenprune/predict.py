@@ -157,6 +157,29 @@ def scores(split: Split, predicted: Tensor, losses: Tensor, dense: DenseReferenc
     }
 
 
+def look_at_outputs(
+    model: nn.Module, split: Split, called: str, *, dtype: torch.dtype | None = None
+) -> tuple[int, list[str]]:
+    """How many classes the model tells apart, and whether it fits the data at all.
+
+    called: what the inputs are to be called. dtype: that they are given as; None: as they are.
+    """
+    first = next(model.parameters(), torch.empty(0))
+    inputs = split.at(torch.arange(min(2, len(split))))
+    inputs = inputs.to(first.device, inputs.dtype if dtype is None else dtype)
+    what = f"{str(inputs.dtype).removeprefix('torch.')} of shape {list(inputs.shape)}"
+    try:
+        with torch.no_grad(), evaluating(model):
+            logits = model(inputs)
+    except Exception as error:  # whatever a user's model raises
+        reason = str(error).strip().split("\n")[0]
+        return 10**9, [f"the model does not take {called} ({what}): {type(error).__name__}: {reason}"]
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(inputs):
+        got = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        return 10**9, [f"the model must give logits [batch, classes]; for inputs {what} it gives {got}"]
+    return int(logits.shape[1]), []
+
+
 def as_split(
     data: Any,
     *,

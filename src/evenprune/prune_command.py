@@ -185,6 +185,8 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     from evenprune.trackers import ProgressBar
 
     out, hooks = Path(wanted.out), [ProgressBar()]
+    if built_in:
+        _refuse_without_heldout(wanted)
     model, splits = _built_in(wanted, out) if built_in else _model_and_data(wanted)
     device = _device(wanted.device)
     groups = wanted.groups if built_in else list(splits["train"][2])  # merged groups are one column
@@ -210,6 +212,19 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     if wanted.diagnostics:
         result = result.with_diagnostics(model.to(device))
     return replace(result, title=f"{wanted.id}: {wanted.sparsity * 100:g} % sparse")
+
+
+def _refuse_without_heldout(wanted: Experiment) -> None:
+    """What looks at held-out samples where none are held out, before the dense model is trained."""
+    from evenprune import splits
+
+    if wanted.heldout_share:
+        return
+    problems = splits.absent(wanted.methods(), wanted.select or None, ())
+    bias = "class_bias needs heldout=…, samples that neither train nor audit."
+    problems += [bias] if wanted.class_bias else []
+    if problems:
+        raise InputProblems(problems)
 
 
 def _refuse_bias(given: dict[str, Any], groups: Any) -> None:

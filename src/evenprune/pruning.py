@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +20,8 @@ from evenprune.comparison_wording import title_of
 from evenprune.folds import Folds
 from evenprune.masks import Masks
 from evenprune.method import Method
-from evenprune.predict import Predictions, evaluating, predict
-from evenprune.recipe import Data, Recipe, Run, Split, check
+from evenprune.predict import Predictions, look_at_outputs, predict
+from evenprune.recipe import Data, Recipe, Run, check
 from evenprune.reference import DenseReference
 from evenprune.result import Result
 from evenprune.samples import Groups, Samples
@@ -77,11 +78,12 @@ def prune(
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
     asked = [method] if isinstance(method, Method) else _several(method)
-    sparsities = [sparsity] if isinstance(sparsity, int | float) else _several(sparsity)
-    drawn = list(range(seeds)) if isinstance(seeds, int) else _several(seeds)
+    sparsities = _several(sparsity)
+    drawn = list(range(int(seeds))) if isinstance(seeds, Integral) else _several(seeds)
     _refuse_other_types(asked, sparsities, drawn, recipe, folds)
     methods = [splits.resolved(m) for m in asked]
-    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
+    every = itertools.product(methods, sparsities, drawn)
+    runs = [Run(method=m, sparsity=float(s), seed=int(i)) for m, s, i in every]
     options, problems = _audit_options(methods, tolerance, confidence)
     given, more = splits.gathered(
         train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
@@ -121,8 +123,10 @@ def prune(
 
 
 def _several(value: Any) -> list[Any]:
-    """The values of a list or the like; a word is one value, not its letters."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
+    """The values of a list, an array or the like, numbers as Python has them; a word is one value."""
+    listed = value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
+    one = isinstance(listed, str | Mapping) or not isinstance(listed, Iterable)
+    return [listed] if one else [v.item() if isinstance(v, Tensor | np.generic) else v for v in listed]
 
 
 def _refuse_other_types(
@@ -246,7 +250,7 @@ def _checked(
         data = samples.read(given, groups)
     except InputProblems as error:
         raise InputProblems(problems + error.problems + _mask_problems(model, runs, recipe)) from None
-    classes, found = _look_at_outputs(model, data.splits["train"])
+    classes, found = look_at_outputs(model, data.splits["train"], "the training inputs")
     problems = problems + found + _mask_problems(model, runs, recipe)
     try:
         with warnings.catch_warnings(action="ignore"):  # fit() warns of late rings once more
@@ -281,25 +285,6 @@ def _mask_problems(model: nn.Module, runs: Sequence[Run], recipe: Recipe) -> lis
     except ValueError as error:
         found.append(str(error))
     return found
-
-
-def _look_at_outputs(model: nn.Module, split: Split) -> tuple[int, list[str]]:
-    """How many classes the model tells apart, and whether it fits the data at all."""
-    first = next(model.parameters(), torch.empty(0))
-    inputs = split.at(torch.arange(min(2, len(split)))).to(first.device)
-    what = f"{str(inputs.dtype).removeprefix('torch.')} of shape {list(inputs.shape)}"
-    try:
-        with torch.no_grad(), evaluating(model):
-            logits = model(inputs)
-    except Exception as error:  # whatever a user's model raises
-        reason = str(error).strip().split("\n")[0]
-        return 10**9, [
-            f"the model does not take the training inputs ({what}): {type(error).__name__}: {reason}"
-        ]
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(inputs):
-        got = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        return 10**9, [f"the model must give logits [batch, classes]; for inputs {what} it gives {got}"]
-    return int(logits.shape[1]), []
 
 
 def _unmeasured(data: Samples, folds: Folds | None) -> Data:

@@ -78,7 +78,8 @@ class Split:
         if self.mean is None or self.std is None:
             return inputs
         along = (-1, *[1] * (inputs.ndim - 2))
-        return (inputs - self.mean.view(along)) / self.std.view(along)
+        mean, std = (values.view(along).to(inputs.device) for values in (self.mean, self.std))
+        return (inputs - mean) / std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,6 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
     """The split that multipliers follow must be evaluated, neither training nor audit data, one for all."""
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
     evaluated = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
-    groups = len(data.reference.names)
     for name in names:
         if name == FOLDS:
             continue  # the training data, but never a sample that the model has seen
@@ -230,9 +230,9 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
                 "samples out."
             )
         yield from _peeking(f'multipliers_on names split "{name}"', name, data.evaluate, recipe)
-        known = data.evaluate[name].groups
-        counts = torch.bincount(known[known >= 0], minlength=groups)[:groups].tolist()
-        yield from (f"{text}." for text in empty_groups(data.reference.names, counts, split=name))
+        there = set(torch.unique(data.evaluate[name].groups).tolist())
+        some = [int(group in there) for group in range(len(data.reference.names))]
+        yield from (f"{text}." for text in empty_groups(data.reference.names, some, split=name))
     tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
     for place, run in enumerate(runs):
         if run.method.refresh >= max(tuning, 1):

@@ -1,5 +1,6 @@
 """What prune() returns: models, masks, audits and history of every run, and the comparison of them."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -165,8 +166,7 @@ class Result:
             ended = {one.run.seed: one.diverged for one in runs if one.diverged is not None}
             method, trained = runs[0].run.method, [o for o in runs if o.history and o.diverged is None]
             followed = method.multipliers_on or TRAIN
-            key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
-            gaps = [self._gaps(one, followed)[key] for one in trained] if followed in self.dense else []
+            gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
             known = [gap for gap in gaps if gap is not None]
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
@@ -190,6 +190,16 @@ class Result:
 
     def _gaps(self, one: Fitted, split: str) -> dict[str, Any]:
         return run_figures.gaps(self.dense[split], one.predictions[split], self.samples.names)
+
+    def _bounded(self, one: Fitted, split: str) -> float | None:
+        """What the method bounds there, as its multipliers see it; None where no group is known."""
+        method = one.run.method
+        if method.caution:
+            seen = run_figures.judged(self.dense[split], one.predictions[split], self.samples.names)
+            return None if math.isinf(seen["least"]) else seen["least"]
+        key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
+        found: float | None = self._gaps(one, split)[key]
+        return found
 
     def _by_method(self) -> dict[str, list[Fitted]]:
         found: dict[str, list[Fitted]] = {}

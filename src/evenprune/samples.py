@@ -161,7 +161,7 @@ def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
 
 def _numbers(labels: Any) -> Any:
     """The labels, unless they are words, which say nothing of the order of the model's classes."""
-    first = next(iter(labels), None) if isinstance(labels, list | tuple | np.ndarray) else None
+    first = None if isinstance(labels, Tensor) or not len(labels) else next(iter(labels))
     if isinstance(first, str | bytes):
         raise ValueError(
             f"the labels are words, the first is {_shown(str(first))}: give the model's numbers of the "

@@ -3,7 +3,7 @@
 "validation" and "audit" are other names of the last two, wherever a split is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -73,7 +73,7 @@ def steered(methods: Sequence[Method]) -> list[str]:
     ]
 
 
-def absent(methods: Sequence[Method], select: str | None, splits: Mapping[str, Any]) -> list[str]:
+def absent(methods: Sequence[Method], select: str | None, splits: Container[str]) -> list[str]:
     """Who names the held-out split where none was given."""
     if HELDOUT in splits:
         return []

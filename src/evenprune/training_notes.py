@@ -31,10 +31,11 @@ def idle_multipliers(
 ) -> list[str]:
     """That a method broke its bound while its multipliers hardly moved, and a dual step to try.
 
-    gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow.
+    gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow; of
+    multipliers that move on limits, the lower limit of max ψ.
     sums: Σ|λ| at the end of each run. steps: that the multipliers had.
     """
-    if method.rows != "none" and not steps:
+    if method.rows != "none" and sums and not steps:
         return [
             f"{title} never acted: multipliers move after pruning, which lasted to the last epoch. Train "
             "longer, or lower recipe.pruning_epochs."
@@ -42,11 +43,10 @@ def idle_multipliers(
     if not constrains_gaps(method) or not gaps or not sums:
         return []
     gap, reached = statistics.fmean(gaps), statistics.fmean(sums)
-    rests = method.caution > 0 or gap <= method.tolerance + method.dead_zone + 1e-9  # as it was made to
-    if rests or reached >= IDLE:
+    if gap <= method.tolerance + method.dead_zone + 1e-9 or reached >= IDLE:
         return []
     better = dual_step(method, gap=gap, reached=reached, steps=steps)
-    what = "max ψ" if method.rows == "mean" else "Ψ_PW"
+    what = "Ψ_PW" if method.rows != "mean" else "max ψ by its lower limit" if method.caution else "max ψ"
     return [
         f"{title} hardly acted: its multipliers sum to {reached:.2g} at the end, while {what} is "
         f"{_points(gap)} points {WHERE[method.multipliers_on]} against ε = {_points(method.tolerance)}. A "
@@ -63,7 +63,7 @@ def dual_step(method: Method, *, gap: float, reached: float, steps: int) -> floa
     amounts to where that is more: then the multipliers had begun late.
     """
     past = reached / method.dual_lr if method.dual_lr else 0.0
-    violations = max(past, (gap - method.tolerance) * steps)
+    violations = max(past, (gap - method.tolerance - method.dead_zone) * steps)
     return float(f"{WANTED / violations:.1g}")
 
 

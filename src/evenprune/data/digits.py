@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from evenprune.tally import InputProblems
+
 Samples = tuple[Tensor, Tensor, dict[str, Tensor]]  # inputs, labels, columns of groups
 
 RARE = (8, 9)
@@ -25,14 +27,18 @@ def load(*, rare: Sequence[int] = RARE, rare_samples: int = RARE_SAMPLES) -> tup
 def load_splits(
     *, rare: Sequence[int] = RARE, rare_samples: int = RARE_SAMPLES, heldout_share: float = 0.0
 ) -> dict[str, Samples]:
-    """The same, by name; and "heldout": of each digit this share of its training samples, one at least."""
+    """The same, by name; and "heldout": of each digit this share of its training samples, one at least
+    of two or more."""
+    if not 0 <= heldout_share < 1:
+        raise InputProblems([f"heldout_share is {heldout_share}: give a share of at least 0 and below 1"])
     images, labels = _read()
     parts: dict[str, list[Tensor]] = {"train": [], "heldout": [], "test": []}
     for digit in range(10):
         mine = _shuffled((labels == digit).nonzero().flatten(), seed=SPLIT_SEED + digit)
         begin = round(TEST_SHARE * len(mine))
-        end = begin + rare_samples if digit in rare else len(mine)
-        apart = min(max(1, round(heldout_share * (end - begin))), end - begin - 1) if heldout_share else 0
+        end = min(begin + rare_samples, len(mine)) if digit in rare else len(mine)
+        apart = max(1, round(heldout_share * (end - begin))) if heldout_share else 0
+        apart = max(0, min(apart, end - begin - 1))  # the last one is always trained on
         parts["test"].append(mine[:begin])
         parts["train"].append(mine[begin : end - apart])
         parts["heldout"].append(mine[end - apart : end])
