@@ -677,6 +677,25 @@ def test_a_ring_of_one_stands_for_no_buffer_where_there_was_none() -> None:
     assert replace(el, name=rings.name, k=rings.k) == rings  # nothing but the length is another
 
 
+@pytest.mark.usefixtures("small")
+def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_they_do_not_change(
+    tmp_path: Path, capsys: Any
+) -> None:
+    words = ["--methods", "NFT", "EL", "CEAG", "--sparsity", "0.95", "0.9", "--seeds=0", "--epochs=3"]
+    assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
+    found = {}
+    for name in ("ring_1", "detached"):
+        assert call(tmp_path, "variant", name, *words) == 0
+        path = variants.path_of(tmp_path / "results.json", name, 3)
+        found[name] = {(row["method"], row["sparsity"]): row for row in results_file.read(path)["runs"]}
+    assert set(found["ring_1"]) == {("EL", 0.95), ("EL", 0.9)}
+    assert {row["buffer"] for row in found["ring_1"].values()} == {1}
+    assert set(found["detached"]) == {(m, s) for m in ("EL", "CEAG") for s in (0.95, 0.9)}
+    assert {row["mean"] for row in found["detached"].values()} == {"detached"}
+    assert call(tmp_path, "variant", "ring_1", "--methods", "NFT", "CEAG", "--epochs=3") == 2
+    assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
+
+
 def test_the_last_layers_of_the_networks() -> None:
     assert variants.last_layer(cifar_resnet56()) == "fc"
     assert variants.last_layer(mobilenet_v2(5)) == "classifier.1"
