@@ -35,6 +35,7 @@ FLAGS: dict[str, Rule] = {  # whatever command has them; what is not told is not
     **dict.fromkeys(("fleet", "save_every", "batch", "image_size"), COUNT),
     "folds": FOLDS,
     "seed": whole(0),
+    "trials": whole(2),
     "tune_seeds": SEEDS,
     "lr": POSITIVE,
     **dict.fromkeys(("seconds_per_run", "seconds_per_fleet"), NOT_NEGATIVE),

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ Commands = Mapping[str, Callable[[argparse.Namespace, Where], None]]
 Parts = Mapping[str, argparse.ArgumentParser]
 
 
-def parser(told: str | None, commands: Commands) -> tuple[argparse.ArgumentParser, Parts]:
+def parser(told: str | None, commands: Iterable[str]) -> tuple[argparse.ArgumentParser, Parts]:
     """The whole, and its part for each command."""
     whole = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = whole.add_subparsers(dest="command", required=True)
@@ -149,7 +149,8 @@ def run(
 
     refuse: raises InputProblems of flags that are wrong, before the command starts.
     """
-    try:
+
+    def work() -> None:
         flags = whole.parse_args(arguments)
         refuse(flags)
         where = Where(
@@ -163,6 +164,14 @@ def run(
             say=partial(print, flush=True),
         )
         commands[flags.command](flags, where)
+
+    return ended(work)
+
+
+def ended(work: Callable[[], None]) -> int:
+    """The exit code of some work; what a user can mend is one plain message."""
+    try:
+        work()
     except (InputProblems, NotFinite, CheckpointError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from evenprune import gap_limits
 from evenprune.gap_limits import PairedCounts
 from evenprune.tally import FloatArray
 from paper import beyond_simulation as simulation
-from paper.beyond_simulation import (
+from paper.beyond_rest import (
     CAUTION,
     MEASURES,
     NOTHING,
@@ -22,21 +22,16 @@ from paper.beyond_simulation import (
     TOLERANCE,
     Rates,
     Seen,
-    answers,
-    conclusion,
     judged,
     lower_limits,
-    main,
     moved,
     observed,
     pushed,
     resting_multipliers,
-    shown,
-    simulated,
     standard_error,
     true_gaps,
-    turning_point,
 )
+from paper.beyond_simulation import answers, conclusion, main, shown, simulated, turning_point
 
 RATES = Rates(0.15, 0.067)
 FEW: dict[str, Any] = {"groups": (6, 9), "spreads": (0.02, 0.03), "samples": (25, 500, 4000)}
@@ -284,17 +279,22 @@ def test_run_and_show(
     assert "6 groups, spread 2" in capsys.readouterr().out
 
 
+def test_wrong_numbers_are_told_in_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--trials", "1", "--seed", "-1"]) == 2
+    said = capsys.readouterr().err
+    assert "--trials is 1: give a whole number of at least 2" in said
+    assert "--seed is -1: give a whole number of at least 0" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--trials", "1"], "argument --trials: '1' is not right: give a whole number of at least 2"),
-        (["--trials", "many"], "argument --trials: 'many' is not right: give a whole number of at least 2"),
-        (["--seed", "-1"], "argument --seed: '-1' is not right: give a whole number of at least 0"),
-        (["--seed", "1.5"], "argument --seed: '1.5' is not right: give a whole number of at least 0"),
+        (["--trials", "many"], "argument --trials: invalid int value: 'many'"),
+        (["--seed", "1.5"], "argument --seed: invalid int value: '1.5'"),
         (["--sead", "1"], "unrecognized arguments: --sead 1"),
     ],
 )
-def test_bad_flags(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_cannot_be_read(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["run", *words])
     assert error.value.code == 2

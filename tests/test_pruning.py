@@ -393,7 +393,7 @@ def test_a_choice_without_a_known_group_says_so_in_words() -> None:
 
 def test_a_group_that_nothing_held_out_shows_is_told(tmp_path: Path) -> None:
     lacking = (HELD.inputs, HELD.labels, HELD.groups.clamp_max(1))
-    said = "Group “unknown age” has no held-out samples: what is chosen, kept or fitted there"
+    said = 'Group "unknown age" has no held-out samples: what is chosen, kept or fitted there'
     few = "90 held-out samples in 2 groups are few"
     with pytest.warns(UserWarning, match=few), pytest.warns(UserWarning, match=said):
         found = call(heldout=lacking, select="heldout")

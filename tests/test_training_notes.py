@@ -86,9 +86,9 @@ def test_groups_without_held_out_samples_are_named() -> None:
     assert unmeasured(measured(3, 1)) == []
     assert unmeasured(measured(0, 0)) == []  # then there is no max ψ at all, which the choice says
     (one,) = unmeasured(measured(3, 0, 2))
-    assert one.startswith("Group “g1” has no held-out samples: ")
+    assert one.startswith('Group "g1" has no held-out samples: ')
     (many,) = unmeasured(measured(3, *[0] * 7))
-    assert many.startswith("Groups “g1”, “g2”, “g3”, “g4”, “g5” and 2 more have no held-out samples: ")
+    assert many.startswith('Groups "g1", "g2", "g3", "g4", "g5" and 2 more have no held-out samples: ')
 
 
 def test_the_followed_split_and_the_bounded_measure_are_named() -> None:

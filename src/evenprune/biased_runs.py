@@ -18,6 +18,7 @@ from evenprune.tally import InputProblems
 from evenprune.training import Fitted
 
 ENDING = " + class bias"  # of the name of such a method
+NO_HELDOUT = "a class bias is fitted on the held-out split, and there is none: give prune(heldout=…)"
 
 
 def with_class_bias(
@@ -65,7 +66,7 @@ def problems(samples: Samples, on: str = HELDOUT) -> list[str]:
     if name_of(on) != HELDOUT:
         found.append(f"on is {on!r}: fit the class bias on 'heldout', a split that neither trains nor audits")
     elif HELDOUT not in samples.splits:
-        found.append("a class bias is fitted on the held-out split, and there is none: give prune(heldout=…)")
+        found.append(NO_HELDOUT)
     try:
         _units(samples, 1 + max(int(split.labels.max()) for split in _seen(samples)))
     except InputProblems as error:

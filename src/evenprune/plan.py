@@ -269,11 +269,13 @@ def empty_groups(names: Sequence[str], samples: Sequence[float], *, split: str |
     where = "training samples" if split is None else f'samples in split "{split}"'
     more = "drop it from the names" if split is None else "put samples of it there"
     return [
-        f"{_listed(empty)} no {where}, so no constraint on it can ever be estimated. Merge groups, or {more}"
+        f"{groups_have(empty)} no {where}, so no constraint on it can ever be estimated. Merge groups, or "
+        f"{more}"
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
+def groups_have(names: Sequence[str]) -> str:
+    """The beginning of a sentence on some groups, the first few by name."""
     shown = ", ".join(f'"{name}"' for name in names[:5])
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"Group {shown} has" if len(names) == 1 else f"Groups {shown}{more} have"

@@ -216,13 +216,12 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
 
 def _refuse_without_heldout(wanted: Experiment) -> None:
     """What looks at held-out samples where none are held out, before the dense model is trained."""
-    from evenprune import splits
+    from evenprune import biased_runs, splits
 
     if wanted.heldout_share:
         return
     problems = splits.absent(wanted.methods(), wanted.select or None, ())
-    bias = "class_bias needs heldout=…, samples that neither train nor audit."
-    problems += [bias] if wanted.class_bias else []
+    problems += [biased_runs.NO_HELDOUT] if wanted.class_bias else []
     if problems:
         raise InputProblems(problems)
 

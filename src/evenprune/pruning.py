@@ -6,15 +6,13 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from evenprune import augment, checkpoint, leaks, samples, splits
+from evenprune import asked_for, augment, checkpoint, leaks, samples, splits
 from evenprune.audit import Options
 from evenprune.comparison_wording import title_of
 from evenprune.folds import Folds
@@ -77,13 +75,9 @@ def prune(
         a dense model for each fold, trained without it.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
-    asked = [method] if isinstance(method, Method) else _several(method)
-    sparsities = _several(sparsity)
-    drawn = list(range(int(seeds))) if isinstance(seeds, Integral) else _several(seeds)
-    _refuse_other_types(asked, sparsities, drawn, recipe, folds)
+    asked, sparsities, drawn = asked_for.checked(method, sparsity, seeds, recipe=recipe, folds=folds)
     methods = [splits.resolved(m) for m in asked]
-    every = itertools.product(methods, sparsities, drawn)
-    runs = [Run(method=m, sparsity=float(s), seed=int(i)) for m, s, i in every]
+    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
     options, problems = _audit_options(methods, tolerance, confidence)
     given, more = splits.gathered(
         train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
@@ -120,36 +114,6 @@ def prune(
         warned=tuple(warned),
         shared=shared,
     )
-
-
-def _several(value: Any) -> list[Any]:
-    """The values of a list, an array or the like, numbers as Python has them; a word is one value."""
-    listed = value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
-    one = isinstance(listed, str | Mapping) or not isinstance(listed, Iterable)
-    return [listed] if one else [v.item() if isinstance(v, Tensor | np.generic) else v for v in listed]
-
-
-def _refuse_other_types(
-    methods: Sequence[Any], sparsities: Sequence[Any], seeds: Sequence[Any], recipe: Any, folds: Any
-) -> None:
-    """Values of which nothing more can be checked, since they are of another kind than is asked for."""
-    one = "one of evenprune.methods, or several, such as methods.ceag(tolerance=0.02)"
-    wanted: list[tuple[str, Sequence[Any], Any, str]] = [
-        ("method", methods, Method, one),
-        ("sparsity", sparsities, Real, "a number, or several, such as 0.9"),
-        ("seeds", seeds, Integral, "how many, or whole numbers, such as range(5)"),
-        ("recipe", [] if recipe is None else [recipe], Recipe, "a Recipe, such as Recipe(epochs=60)"),
-        ("folds", [] if folds is None else [folds], Folds, "Folds(of, models)"),
-        ("folds.of", [folds.of] if isinstance(folds, Folds) else [], Tensor, "what folds.assign gives"),
-    ]
-    problems = [
-        f"{name} is {value!r:.80}, a {type(value).__name__}: give {what}"
-        for name, values, kind, what in wanted
-        for value in values
-        if not isinstance(value, kind)
-    ]
-    if problems:
-        raise InputProblems(problems)
 
 
 def _undecided(methods: Sequence[Method], tolerance: float | None, select: str | None) -> list[str]:

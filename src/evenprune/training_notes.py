@@ -8,6 +8,7 @@ from torch import Tensor
 
 from evenprune.limits import sample_size
 from evenprune.method import Method
+from evenprune.plan import groups_have
 from evenprune.reference import DenseReference
 from evenprune.wording import quoted
 
@@ -123,11 +124,9 @@ def unmeasured(heldout: DenseReference) -> list[str]:
     empty = [name for name, n in zip(heldout.names, heldout.samples.tolist(), strict=True) if not n]
     if not empty or len(empty) == len(heldout.names):  # of the latter the choice itself speaks
         return []
-    shown = ", ".join(map(quoted, empty[:5])) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
-    who, them = (f"Group {shown} has", "it") if len(empty) == 1 else (f"Groups {shown} have", "them")
     return [
-        f"{who} no held-out samples: what is chosen, kept or fitted there does not know what pruning takes "
-        f"from {them}, and a bound that is kept there is one of the others. Hold out samples of every group."
+        f"{groups_have(empty)} no held-out samples: what is chosen, kept or fitted there does not know what "
+        "pruning takes there, and a bound that is kept is one of the others. Hold out samples of every group."
     ]
 
 
