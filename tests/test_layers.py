@@ -28,7 +28,7 @@ LAYERS = [
     "element_wise history resume shared_start lineup fitted training",
     "state_file models data",
     "experiment samples splits leaks selection training_notes biased_runs run_names run_figures result "
-    "pruning built_in architectures model_file data_source",
+    "asked_for pruning built_in architectures model_file data_source",
     "audit_command prune_command data_command cache_command report_command cli __main__",
 ]
 ORDER = {name: (layer, place) for layer, line in enumerate(LAYERS) for place, name in enumerate(line.split())}
