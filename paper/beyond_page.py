@@ -88,8 +88,9 @@ def facts(runs: Sequence[Row]) -> list[str]:
         return ["0 rows"]
     # Of rows that share a training only its own counts; of a class bias the fit does.
     trained = [run for run in runs if not run["shared"]]
-    spent = sum(run["seconds"] for run in trained) + sum(run.get("fit_seconds", 0) for run in runs)
-    told = [f"{len(runs):,} rows of {len(trained):,} trainings", f"{duration(spent)} of computing"]
+    spent = sum(run["seconds"] or 0 for run in trained) + sum(run.get("fit_seconds", 0) for run in runs)
+    more = "over " * any(run["seconds"] is None for run in trained)
+    told = [f"{len(runs):,} rows of {len(trained):,} trainings", f"{more}{duration(spent)} of computing"]
     told.append(counted(Counter(str(run["versions"]["device"]) for run in runs)))
     told.append(f"torch {counted(Counter(str(run['versions']['torch']) for run in runs))}")
     commits = Counter(str(run["commit"]) for run in runs if run.get("commit"))

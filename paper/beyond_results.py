@@ -14,7 +14,7 @@ from paper import results_file
 from paper.beyond_cells import IDENTITY, amount, key_of
 from paper.beyond_methods import KINDS, METHODS
 from paper.beyond_rows import COUNTED, SPLITS, measures
-from paper.beyond_rules import SAMPLES, SETTINGS, TOLERANCES
+from paper.beyond_rules import SAMPLES, SETTINGS, TOLERANCES, or_null
 from paper.results_file import CLOSE, COUNTS, TEXT, VERSIONS, WHOLE, Document, broken_rules
 
 NUMBERS = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
@@ -38,7 +38,7 @@ RULES: dict[str, results_file.Rule] = {
         "null, or a split with its samples and standard error of ψ",
         lambda value: value is None or not _numbers_missing(value, ["standard_error"]),
     ),
-    "seconds": SIZE,
+    "seconds": or_null(SIZE),  # null where another process took part of the GPU's time
     "versions": VERSIONS,
 }
 DENSE_RULES: dict[str, results_file.Rule] = {

@@ -71,8 +71,8 @@ class Entry:
 
     @property
     def mixed(self) -> bool:
-        """Whether runs shared their fleet with others that cost more or less."""
-        return any(row["mixed"] for row in self.rows)
+        """Whether the seconds are of runs that shared their fleet with others that cost more or less."""
+        return any(row["mixed"] and row["seconds"] is not None for row in self.rows)
 
     @property
     def negative_weights(self) -> float:

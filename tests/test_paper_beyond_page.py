@@ -576,6 +576,22 @@ def test_clipped_weights_and_mixed_fleets_are_told_where_there_were_any() -> Non
     assert re.split(r"\s{2,}", line)[-2:] == ["1,100", "1.0 ± 0.0*"]
 
 
+def test_seconds_that_were_not_measured_are_not_told() -> None:
+    documents = made({"NFT": [EVEN] * 2, "CEAG": [EVEN] * 2})
+    measured = next(fact for fact in beyond_page.facts(documents[0]["runs"]) if "computing" in fact)
+    assert not measured.startswith("over ")
+    for run in documents[0]["runs"]:
+        if run["method"] == "CEAG":
+            run |= {"seconds": None, "mixed": True}
+    assert not beyond_results.problems(documents[0])
+    rows = {row[0][0]: row for row in Tables(html_of(documents)).of("methods stack")[0][2:]}
+    assert rows["CEAG"][12] == ["–"]
+    line = next(line for line in beyond_table.lines(*documents) if line.startswith("CEAG "))
+    assert re.split(r"\s{2,}", line)[-1] == "–"
+    less = next(fact for fact in beyond_page.facts(documents[0]["runs"]) if "computing" in fact)
+    assert less == "over 2 seconds of computing"  # of NFT's two runs
+
+
 def test_the_page_says_when_the_question_of_payers_was_asked(html: str) -> None:
     told = " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
     named = told.index("named before unseen ones are looked at.")

@@ -291,7 +291,7 @@ def test_the_parts_are_in_the_order_of_the_study() -> None:
         ("classes", {("cifar100", "class", False, None)}),
         (
             "numbers of held-out samples",
-            {("cifar100", "superclass", False, used) for used in (25, 100, None)},
+            {("cifar100", "superclass", False, used) for used in (25, 100)},
         ),
         (
             "numbers of held-out samples, UTKFace",
@@ -300,7 +300,7 @@ def test_the_parts_are_in_the_order_of_the_study() -> None:
         ("superclasses, augmented", {("cifar100", "superclass", True, None)}),
         ("UTKFace, augmented", {("utkface", "race", True, None)}),
         ("classes, augmented", {("cifar100", "class", True, None)}),
-        ("other rivals", {("cifar100", "superclass", False, None)}),
+        ("other rivals, lower limit", {("cifar100", "superclass", False, None)}),
         ("cross-fitting", {("cifar100", "superclass", False, None)}),
         ("98 % sparse", {("cifar100", "superclass", False, None, 0.98)}),
     ]
@@ -346,8 +346,8 @@ def test_the_smallest_study_of_a_setting_is_60_runs(
     # NFT and KD 5 each, FairGRAPE 5, and 3 steps × 2 seeds + 3 of EL + RB and each CEAG
     minutes = (60 * 27 + 3 * 10) / 60
     assert told["1 superclasses"] == ["60", "3,600", "40 5 15", f"{minutes:.1f}"]
-    assert told["2 UTKFace"][0] == "60"
-    assert told["4 classes"][0] == "50"  # NFT and KD are there, and what a class bias needs
+    assert told["2 UTKFace"][0] == "50"  # tuned on one seed: 3 + 4 runs
+    assert told["4 classes"][0] == "40"  # so is this; NFT and KD are there, and what a class bias needs
     assert told["11 cross-fitting"][:2] == ["7", "2,100"]  # each with four companions
     half = plan(tmp_path, capsys, "--epochs", "30", "--seconds-per-run", "27")
     assert half["1 superclasses"] == ["60", "1,800", "40 5 15", f"{60 * 27 / 120:.1f}"]
@@ -384,7 +384,7 @@ def test_the_plan_is_what_is_then_trained(
     small = ["--seeds", "0-2", "--epochs", "3", "--buffer", "8", "--refresh", "2", "--heldout", "10"]
     small += ["--dual-lr", "0.1", "--el-dual-lr", "0.01", "0.1", "--fleet", "6"]  # EL + RB is tuned
     assert beyond.main(["dense", *places, "--heldout", "10", "--epochs", "2", "--batch", "32"]) == 0
-    for number in (1, 4, 10):
+    for number in (1, 4, 5, 10):
         capsys.readouterr()
         assert beyond.main(["plan", *places[:2], *small, "--dataset", "cifar100"]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if re.match(rf"\s*{number} ", line)]
