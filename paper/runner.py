@@ -94,16 +94,20 @@ def measure(
     facts: Mapping[str, Any] | None = None,
 ) -> Start:
     """The dense model on every split, "train" among them: clean images, in the precision of the runs."""
-    told = recipe.on(where.device)
-    answers = {
-        name: predict(
-            model, split, device=where.device, batch_size=told.evaluate_batch, precision=told.precision
-        )
-        for name, split in splits.items()
-    }
+    answers = answers_of(model, splits, recipe, where)
     model.cpu()
     data = Data(train=splits["train"], evaluate=splits, reference=answers["train"].reference(names))
     return Start(model, data, answers, facts or {})
+
+
+def answers_of(
+    model: nn.Module, splits: Mapping[str, Split], recipe: Recipe, where: Where
+) -> dict[str, Predictions]:
+    told, place = recipe.on(where.device), where.device
+    return {
+        name: predict(model, split, device=place, batch_size=told.evaluate_batch, precision=told.precision)
+        for name, split in splits.items()
+    }
 
 
 def is_finished(cells: Sequence[Cell], where: Where) -> bool:
@@ -200,16 +204,22 @@ def rows_of(
 
 def _found(start: Start, fitted: Fitted, cell: Cell) -> dict[str, Any]:
     early = cell.method == "NFT + ES"
-    answers = fitted.predictions if early else fitted.last
+    return {
+        **figures(start, fitted.predictions if early else fitted.last),
+        "kept_epoch": fitted.kept_epoch if early else len(fitted.history) - 1,
+        "negative_weights": sum(row["negative_weights"] for row in fitted.history),
+        "multiplier_sum": fitted.history[-1]["multiplier_sum"],
+        **run_figures.if_diverged(fitted),
+    }
+
+
+def figures(start: Start, answers: Mapping[str, Predictions]) -> dict[str, Any]:
+    """What a row says of the answers of a run: its measures, accuracies and changes by split."""
     measured = {split: scores_of(start, answers[split], split) for split in SPLITS}
     return {
         **{split: {name: measured[split][name] for name in MEASURES} for split in SPLITS},
         "group_accuracy": {split: measured[split]["group_accuracy"] for split in SPLITS},
         "changes": {split: changes(start, answers[split], split) for split in SPLITS},
-        "kept_epoch": fitted.kept_epoch if early else len(fitted.history) - 1,
-        "negative_weights": sum(row["negative_weights"] for row in fitted.history),
-        "multiplier_sum": fitted.history[-1]["multiplier_sum"],
-        **run_figures.if_diverged(fitted),
     }
 
 

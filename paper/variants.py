@@ -11,9 +11,10 @@ from torch import nn
 
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
-from paper import runner
+from paper import plain_el, runner
 from paper.cells import Cell
 from paper.command_line import recipe_for
+from paper.plain_el import FORMS
 from paper.runner import Start, Where
 
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
@@ -29,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
     "ring_1": {},  # "no buffer" as a ring of one: every group moves at every step, by its latest sample
     "detached": {},  # constraints are differentiated by the groups' own losses, not by the overall one
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
+    **{name: {} for name in FORMS},  # EL in a plain loop of its own: plain_el.py
 }
 
 IN_THE_METHOD: dict[str, dict[str, Any]] = {
@@ -66,6 +68,8 @@ def run(
     recipe = recipe_for(flags, replace(runner.shortened(recipe, flags.epochs), **changes))
     if flags.recipe in {*DUAL_STEPS, *IN_THE_METHOD}:  # nothing else differs: the others are in the tables
         cells = [cell for cell in cells if varied(cell, flags.recipe) != cell]
+    if flags.recipe in FORMS:
+        cells = [cell for cell in cells if cell.method == plain_el.METHOD]
     if not cells:
         told = ", ".join(flags.methods)
         raise InputProblems([f"{flags.recipe} changes nothing in {told}: name other --methods"])
@@ -75,7 +79,11 @@ def run(
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=flags.recipe not in ("plain", "float32")):
         start = start_from(recipe)  # the dense model in the precision of the runs
         facts = {**start.facts, "recipe": flags.recipe, "epochs": flags.epochs}
-        runner.fill(replace(start, facts=facts), cells, recipe, apart)
+        start = replace(start, facts=facts)
+        if flags.recipe in FORMS:
+            plain_el.fill(start, cells, FORMS[flags.recipe], recipe, apart)
+        else:
+            runner.fill(start, cells, recipe, apart)
 
 
 def last_layer(network: nn.Module) -> str:

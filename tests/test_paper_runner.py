@@ -25,7 +25,17 @@ from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
-from paper import cells, cifar100, command_line, dense_model, multipliers, results_file, runner, variants
+from paper import (
+    cells,
+    cifar100,
+    command_line,
+    dense_model,
+    multipliers,
+    plain_el,
+    results_file,
+    runner,
+    variants,
+)
 from paper.cells import Cell, Task, cell_of, method_of, seeds_in
 from paper.runner import Start, Where
 
@@ -694,6 +704,30 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     assert {row["mean"] for row in found["detached"].values()} == {"detached"}
     assert call(tmp_path, "variant", "ring_1", "--methods", "NFT", "CEAG", "--epochs=3") == 2
     assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small")
+def test_forms_of_el_in_a_plain_loop_are_cells_like_others(tmp_path: Path, capsys: Any) -> None:
+    words = ["--methods", "NFT", "EL", "--sparsity", "0.9", "--seeds=0-1", "--epochs=10"]
+    assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
+    assert call(tmp_path, "variant", "fast", *words) == 0
+    usual = results_file.read(variants.path_of(tmp_path / "results.json", "fast", 10))["runs"]
+    for name in plain_el.FORMS:
+        capsys.readouterr()
+        assert call(tmp_path, "variant", name, *words) == 0
+        assert capsys.readouterr().out.count("epoch 10 · Σλ ") == 2
+        path = variants.path_of(tmp_path / "results.json", name, 10)
+        rows = results_file.read(path)["runs"]
+        assert [(row["method"], row["seed"], row["recipe"]) for row in rows] == [
+            ("EL", s, name) for s in (0, 1)
+        ]
+        sums = [[row["multiplier_sum"] for row in own] for own in (rows, usual[-2:])]
+        same = [a == pytest.approx(b, rel=1e-4) for a, b in zip(*sums, strict=True)]
+        assert same == [name == "plain_el"] * 2
+        assert call(tmp_path, "variant", name, *words) == 0
+        assert "All 2 runs are finished" in capsys.readouterr().out
+    assert call(tmp_path, "variant", "leaking", "--methods", "CEAG", "--epochs=3") == 2
+    assert "leaking changes nothing in CEAG: name other --methods" in capsys.readouterr().err
 
 
 def test_the_last_layers_of_the_networks() -> None:

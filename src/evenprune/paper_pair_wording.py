@@ -18,6 +18,9 @@ RECIPES = {
     "macro": "groups averaged alike in the constraints, as the paper's published code",
     RING: "rings of one sample a group in place of none",
     "detached": "no gradient through the overall loss or accuracy of the constraints",
+    "plain_el": "a plain loop of its own",
+    "leaking": "the weight penalty inside the constraints, as the paper's published code, on all layers",
+    "published": "the paper's published code's form, decay of the last layer inside the constraints",
 }
 SHORT = {
     PLAIN: "plain float32",
@@ -27,6 +30,9 @@ SHORT = {
     "macro": "groups alike",
     RING: "rings of one",
     "detached": "detached mean",
+    "plain_el": "plain loop",
+    "leaking": "leaking decay",
+    "published": "published form",
 }
 MOST_ALONE = 10  # runs that are named
 TOLD = {
