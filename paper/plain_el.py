@@ -114,9 +114,9 @@ class Network:
     def prune(self, sparsity: float) -> None:
         """Layer by layer the smallest go; what is gone is the smallest."""
         for weight, mask in zip(self.weights, self.masks, strict=True):
-            order = weight.abs().flatten().argsort(stable=True)
-            mask.view(-1)[order[: pruned_count(sparsity, len(order))]] = 0
-            weight.mul_(mask)
+            order, stays = weight.abs().flatten().argsort(stable=True), mask.flatten().clone()
+            stays[order[: pruned_count(sparsity, len(order))]] = 0
+            weight.mul_(mask.copy_(stays.view(mask.shape)))
 
     def descend(self, objective: Tensor, times: Tensor) -> None:
         """The weight penalty counts `times`."""
@@ -168,7 +168,10 @@ def _losses(model: nn.Module, recipe: Recipe, device: torch.device) -> Callable[
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    return torch.compile(losses, dynamic=False) if device.type == "cuda" else losses
+    if device.type != "cuda":
+        return losses
+    fast = torch.compile(losses, dynamic=False)  # of whole batches: it takes most of a minute
+    return lambda inputs, labels: (fast if len(inputs) == recipe.batch_size else losses)(inputs, labels)
 
 
 # --- rows of the results ---

@@ -113,10 +113,16 @@ def test_the_forms_differ_in_what_they_say() -> None:
     torch.testing.assert_close(ended(Form(leaks=True), decay=0.0)[1], ended(Form(), decay=0.0)[1])
 
 
-def test_what_is_pruned_stays_pruned() -> None:
+def test_what_is_pruned_stays_pruned_however_images_lie_in_memory() -> None:
     split = images(missing=False)
     model = trained(network(), split)
     *_, last = plain_el.train(model, split, cell_of(0.05), FORMS["published"], settings(), CPU)
+    first, *_, other = plain_el.train(
+        model, split, cell_of(0.05), FORMS["published"], replace(settings(), channels_last=True), CPU
+    )
+    assert first.model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    for mine, theirs in zip(last.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
     zeros = {n: float((p == 0).float().mean()) for n, p in last.model.named_parameters() if p.ndim > 1}
     assert zeros["3.weight"] == pytest.approx(0.8, abs=0.01) == zeros["8.weight"]
     assert zeros["0.weight"] == zeros["10.weight"] == 0
