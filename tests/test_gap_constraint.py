@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,14 @@ from torch.nn import functional
 
 from evenprune import constraint, methods
 from evenprune.constraint import Method, Plan
+from evenprune.draws import sample_order
 from evenprune.gap_constraint import GapConstraint
+from evenprune.masks import Masks
+from evenprune.predict import predict
+from evenprune.recipe import Run
 from evenprune.reference import DenseReference
+from evenprune.training import fit
+from tests.training_cases import data_for, images, network, recipe, trained
 
 NAMES = ("young", "old", "Asian × 90+")
 
@@ -238,9 +245,95 @@ def test_a_small_network_learns_with_it() -> None:
     assert even <= 0.03
 
 
+@pytest.mark.parametrize("caution", [0.0, 0.5])
+def test_following_held_out_samples_in_a_loop_of_your_own_is_what_fit_does(caution: float) -> None:
+    wide = torch.float64
+    train, held = images(missing=False, dtype=wide), images(90, seed=7, missing=False, dtype=wide)
+    model = trained(network(dtype=wide), train)
+    data = data_for(model, train, heldout=held)
+    method = methods.ceag(
+        tolerance=0.01, dual_lr=0.3, multipliers_on="heldout", estimator="pass", refresh=3, caution=caution
+    )
+    run = Run(method=method, sparsity=0.8, seed=7)
+    settings = recipe(pruning_epochs=1, scheduler=None, weight_decay=0.0)
+    (fitted,) = fit(model, data, runs=[run], recipe=settings)
+
+    dense = predict(model, held)
+    own = copy.deepcopy(model)
+    masks = Masks.of(own)
+    masks.prune_(own, 0.8)
+    guard = GapConstraint(data.reference, method, heldout=dense.reference(data.reference.names))
+    optimizer = settings.optimizer(list(own.parameters()))  # type: ignore[arg-type]
+    step = 0
+    for epoch in range(settings.epochs):
+        guard.active = epoch >= settings.pruning_epochs
+        for index in torch.split(sample_order(7, epoch, len(train)), settings.batch_size):
+            if guard.active and step % method.refresh == 0:
+                own.eval()
+                with torch.no_grad():
+                    guard.follow(own(held.inputs), held.labels, held.groups, dense_correct=dense.correct)
+            step += guard.active
+            own.train()
+            loss = guard(own(train.inputs[index]), train.labels[index], train.groups[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            masks.apply_(own)
+    assert guard.multipliers.max() > 0
+    torch.testing.assert_close(guard.multipliers, fitted.multipliers[-1].to(wide), rtol=1e-6, atol=1e-8)
+    for mine, theirs in zip(own.parameters(), fitted.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+def passing(**more: Any) -> Method:
+    return methods.ceag(tolerance=0.0, multipliers_on="heldout", estimator="pass", refresh=10, **more)
+
+
+def test_training_batches_do_not_move_what_follows_held_out_samples() -> None:
+    guard = GapConstraint(reference(), passing(dual_lr=0.5), heldout=reference((6, 4, 2)))
+    guard(*batch(0))
+    assert guard.multipliers.tolist() == [0, 0, 0]
+    logits, labels, groups = batch(1)
+    groups = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
+    guard.active = False
+    guard.follow(logits, labels, groups)
+    guard.active = True
+    guard.eval().follow(logits, labels, groups)
+    assert guard.multipliers.tolist() == [0, 0, 0]
+    guard.train().follow(logits, labels, groups)
+    moved = guard.multipliers
+    assert moved.max() > 0
+    guard(*batch(2))
+    assert torch.equal(guard.multipliers, moved)
+    again = GapConstraint(reference(), passing(dual_lr=0.5), heldout=reference((6, 4, 2)))
+    again.load_state_dict(guard.state_dict())
+    assert torch.equal(again.multipliers, moved)
+
+
+def test_what_is_wrong_with_held_out_samples_is_said() -> None:
+    by_batch = methods.ceag(tolerance=0.01, multipliers_on="heldout")
+    words = r"(?s)with estimator='ring'.*add estimator=\"pass\".*needs heldout=DenseReference.measure"
+    with pytest.raises(ValueError, match=words):
+        GapConstraint(reference(), by_batch)
+    with pytest.raises(ValueError, match="heldout is given, but the multipliers follow training batches"):
+        GapConstraint(reference(), eager(), heldout=reference())
+    renamed = replace(reference(), names=("a", "b", "c"))
+    with pytest.raises(ValueError, match=r"the groups held out are \('a', 'b', 'c'\), those of the training"):
+        GapConstraint(reference(), passing(), heldout=renamed)
+    guard = GapConstraint(reference(), passing(caution=1.0), heldout=reference())
+    with pytest.raises(
+        ValueError, match=r"(?s)takes all 150 held-out samples at once, not 12.*caution needs"
+    ):
+        guard.follow(*batch(0))
+    with pytest.raises(ValueError, match=r"dense_correct is torch\.float32, expected torch\.bool"):
+        guard.follow(*batch(0), dense_correct=torch.ones(12))
+    with pytest.raises(ValueError, match=r"follow\(\) is for methods with multipliers_on"):
+        GapConstraint(reference(), eager()).follow(*batch(0))
+
+
 def test_what_only_a_whole_training_can_do_is_refused() -> None:
     more: dict[str, Any] = {"distill": 0.5, "sampling": "balanced", "targets": "corrected"}
-    method = methods.ceag(tolerance=0.01, k=4, multipliers_on="heldout", **more)
-    words = r"(?s)multipliers_on='heldout' is what fit.*distill=0.5.*targets='corrected'.*sampling='balanced'"
+    method = methods.ceag(tolerance=0.01, estimator="pass", refresh=9, multipliers_on="folds", **more)
+    words = r"(?s)multipliers_on='folds' is what fit.*distill=0.5.*targets='corrected'.*sampling='balanced'"
     with pytest.raises(ValueError, match=words):
         GapConstraint(reference(), method)

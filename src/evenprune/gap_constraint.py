@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from evenprune import constraint
 from evenprune.constraint import Method, Plan
+from evenprune.method import FOLDS
 from evenprune.reference import DenseReference
 
 
@@ -34,17 +35,31 @@ class GapConstraint(nn.Module):
 
     Rows that name a group absent from the micro-batch are left out of its loss, so shuffle before you split.
 
+    Multipliers that follow samples which neither model trains on: measure the dense model on these as well,
+    and let the constraint follow the network's answers to all of them, every `refresh` steps:
+
+        method = methods.ceag(tolerance=0.01, multipliers_on="heldout", estimator="pass", refresh=100)
+        constraint = GapConstraint(reference, method, heldout=DenseReference.measure(dense, heldout_loader))
+        if step % 100 == 0: constraint.follow(answers, heldout_labels, heldout_groups)  # in evaluation mode
+
     Checks: shapes, dtypes and devices at every call. Values (labels outside the classes, ids outside the
     groups) at every call on the CPU; elsewhere reading them would wait for the device, so only the first call
     does, and none inside torch.compile or a CUDA graph: call `validate` once on your whole data set.
     """
 
-    def __init__(self, reference: DenseReference, method: Method, *, samples: int | None = None) -> None:
+    def __init__(
+        self,
+        reference: DenseReference,
+        method: Method,
+        *,
+        samples: int | None = None,
+        heldout: DenseReference | None = None,
+    ) -> None:
         super().__init__()
-        _raise(_settings_of_fit(method))
-        self.reference, self.method, self.active = reference, method, True
+        _raise([*_settings_of_fit(method), *_heldout_problems(reference, method, heldout)])
+        self.reference, self.method, self.active, self.heldout = reference, method, True, heldout
         self.samples = int(reference.all_samples) if samples is None else samples
-        self.plan = Plan.of([method], reference, samples=self.samples)
+        self.plan = self._plan(torch.float32)
         self._values_checked = False
         self._state_names: tuple[str, ...] = ()
         self._set_state(constraint.init(self.plan))
@@ -68,11 +83,38 @@ class GapConstraint(nn.Module):
         return self._weigh(losses, correct, groups, index)
 
     @torch.no_grad()
+    def follow(
+        self, logits: Tensor, labels: Tensor, groups: Tensor, *, dense_correct: Tensor | None = None
+    ) -> None:
+        """A full pass over the held-out samples moves the multipliers as far as `refresh` steps would.
+
+        logits [samples, classes] of the network as it is now, in evaluation mode; labels, groups [samples].
+        dense_correct: whether the dense model is right, [samples] bool; for methods with `caution`.
+        """
+        given = {"logits": logits, "labels": labels, "groups": groups, "dense_correct": dense_correct}
+        _raise(_form_problems(given, dimensions=2, device=self.plan.device))
+        _raise(_pass_problems(self.method, self.heldout, len(labels), dense_correct))
+        self._check_values(labels, groups, logits.shape[1], None)
+        if not (self.active and self.training):
+            return
+        correct = logits.argmax(1) == labels
+        losses = functional.cross_entropy(logits.to(_wide(logits.dtype)), labels, reduction="none")
+        self._keep_up_with(losses)
+        constraint.follow_pass_(
+            self.plan,
+            self._state(),
+            losses.unsqueeze(0),
+            correct.unsqueeze(0),
+            groups,
+            dense_correct=correct if dense_correct is None else dense_correct,
+            due=torch.ones(1, dtype=torch.bool, device=losses.device),
+        )
+
+    @torch.no_grad()
     def _weigh(self, losses: Tensor, correct: Tensor, groups: Tensor, index: Tensor | None) -> Tensor:
         if not (self.active and self.training):
             return torch.full_like(losses, 1 / len(losses), dtype=_wide(losses.dtype))
-        if losses.dtype == torch.float64 and self.plan.dtype != torch.float64:
-            self._become_double()
+        self._keep_up_with(losses)
         return constraint.step_(
             self.plan,
             self._state(),
@@ -137,12 +179,17 @@ class GapConstraint(nn.Module):
         for name, value in state.items():
             self.register_buffer(f"state_{name}", value)
 
+    def _plan(self, dtype: torch.dtype) -> Plan:
+        return Plan.of([self.method], self.reference, samples=self.samples, heldout=self.heldout, dtype=dtype)
+
+    def _keep_up_with(self, losses: Tensor) -> None:
+        if losses.dtype == torch.float64 and self.plan.dtype != torch.float64:
+            self._become_double()
+
     def _become_double(self) -> None:
         """Float64 losses: keep multipliers and estimates in float64 as well, without losing what is known."""
         old, device = self._state(), self.plan.device
-        self.plan = Plan.of([self.method], self.reference, samples=self.samples, dtype=torch.float64).to(
-            device
-        )
+        self.plan = self._plan(torch.float64).to(device)
         new = constraint.init(self.plan)
         self._set_state({name: old[name].to(value.dtype) for name, value in new.items()})
 
@@ -207,7 +254,7 @@ def _form_problems(given: Mapping[str, Tensor | None], *, dimensions: int, devic
             problems.append(f"{name} has shape {tuple(value.shape)}, expected {tuple(scores.shape[:1])}")
         if name in ("labels", "groups", "index") and value.dtype != torch.int64:
             problems.append(f"{name} is {value.dtype}, expected torch.int64")
-        if name == "correct" and value.dtype != torch.bool:
+        if name in ("correct", "dense_correct") and value.dtype != torch.bool:
             problems.append(f"{name} is {value.dtype}, expected torch.bool: was the prediction right?")
     return problems
 
@@ -226,9 +273,49 @@ def _raise(problems: Sequence[str]) -> None:
 def _settings_of_fit(method: Method) -> list[str]:
     """What a method asks of the whole training, which a single loss cannot do."""
     usual = {item.name: item.default for item in dataclasses.fields(Method)}
-    names = ("multipliers_on", "distill", "focus", "targets", "sampling", "keep", "importance")
+    names = ["distill", "focus", "targets", "sampling", "keep", "importance"]
+    if method.multipliers_on == FOLDS:
+        names.insert(0, "multipliers_on")
     return [
         f"{name}={getattr(method, name)!r} is what fit() and prune() do; in a loop of your own leave it out"
         for name in names
         if getattr(method, name) != usual[name]
     ]
+
+
+def _heldout_problems(reference: DenseReference, method: Method, heldout: DenseReference | None) -> list[str]:
+    if method.multipliers_on in (None, FOLDS):
+        told = (
+            "heldout is given, but the multipliers follow training batches: set the method's multipliers_on"
+        )
+        return [] if heldout is None else [told]
+    problems, name = [], method.multipliers_on
+    if method.estimator != "pass":
+        problems.append(
+            f"multipliers_on={name!r} with estimator={method.estimator!r}: in a loop of your own they follow "
+            'full passes; add estimator="pass" and refresh, the steps from one to the next'
+        )
+    if heldout is None:
+        problems.append(
+            f"multipliers_on={name!r} needs heldout=DenseReference.measure(dense_model, heldout_loader)"
+        )
+    elif heldout.names != reference.names:
+        problems.append(f"the groups held out are {heldout.names}, those of the training {reference.names}")
+    return problems
+
+
+def _pass_problems(
+    method: Method, heldout: DenseReference | None, samples: int, dense_correct: Tensor | None
+) -> list[str]:
+    if heldout is None:
+        return [
+            "follow() is for methods with multipliers_on; here every training batch moves the multipliers"
+        ]
+    problems = []
+    if samples != heldout.all_samples:
+        problems.append(
+            f"follow() takes all {heldout.all_samples:,.0f} held-out samples at once, not {samples:,}"
+        )
+    if method.caution > 0 and dense_correct is None:
+        problems.append("caution needs dense_correct: whether the dense model is right about each sample")
+    return problems
