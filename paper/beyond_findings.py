@@ -286,9 +286,9 @@ def gain_sentence(own: Sequence[Gain]) -> str:
     better = [name for name, (few, many) in ends.items() if many.difference.mean < few.difference.mean]
     there = sizes(gain for pair in ends.values() for gain in pair)
     return (
-        f"Run with {there[0]} to {there[-1]} held-out samples a group: {listed(list(ends))}. With the most of "
-        f"them payers are spared more on unseen data, relative to {own[0].entry.against}'s, than with the "
-        f"fewest by: {_names(better)}."
+        f"Run with {there[0]} to {there[-1]} held-out samples a group: {listed(list(ends))}. Payers gain "
+        f"more on unseen data, relative to {own[0].entry.against}'s, with the most than with the fewest: "
+        f"{_names(better)}."
     )
 
 

@@ -4,11 +4,12 @@
 
 over the groups that a batch holds, the dual step first. The published code adds p to L in place, so that its
 constraints are |L_g − (L + p)| and differentiate p as well: weights are decayed 1 − Σ_g λ_g sign(L_g − L − p)
-times as fast, some three to five times where most groups are better than the average. It sums p over the last
+times as fast, which is more where most groups are better than the average. It sums p over the last
 layer alone, begins in the epoch of the last pruning, here in the next, and keeps the last batch of an epoch.
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evenprune.draws import sample_order
-from evenprune.masks import pruned_count, schedule
+from evenprune.masks import Masks, schedule
 from evenprune.predict import Predictions
-from evenprune.prunable import prunable_names
-from evenprune.recipe import Recipe, Split
+from evenprune.recipe import Recipe, Split, check
 from evenprune.tally import InputProblems
 from paper import results_file, runner
 from paper.cells import Cell
@@ -86,6 +86,11 @@ class Trained:
     negative: int
 
 
+def last_layer(network: nn.Module) -> str:
+    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return linear[-1]
+
+
 class Network:
     """A model that is pruned, and decayed by hand."""
 
@@ -93,16 +98,13 @@ class Network:
         self.model = copy.deepcopy(model).to(device)
         if recipe.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        parameters: dict[str, Tensor] = dict(self.model.named_parameters())
-        last = [name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)][-1]
-        self.decayed = [
-            p for name, p in parameters.items() if not form.last_only or name.startswith(f"{last}.")
-        ]
-        names = prunable_names(self.model, keep=("first", "last"), exclude=recipe.exclude, include=())
-        self.weights = [parameters[name] for name in names]
-        self.masks = [torch.ones_like(weight) for weight in self.weights]
+        self.masks = Masks.of(self.model, exclude=recipe.exclude)
+        decayed = dict(self.model.named_parameters())
+        if form.last_only:
+            decayed = dict(self.model.get_submodule(last_layer(self.model)).named_parameters())
+        self.decayed: list[Tensor] = list(decayed.values())
         self.decay = recipe.weight_decay or 0.0
-        self.optimizer = recipe.optimizer([{"params": list(self.model.parameters())}])
+        self.optimizer = recipe.optimizer([{"params": list(self.model.parameters()), "weight_decay": 0.0}])
         self.scheduler = recipe.scheduler and recipe.scheduler(self.optimizer, recipe.epochs)
 
     @torch.no_grad()
@@ -110,44 +112,37 @@ class Network:
         """p = decay/2 · Σ w²."""
         return self.decay / 2 * torch.stack(torch._foreach_norm(self.decayed)).square().sum()
 
-    @torch.no_grad()
-    def prune(self, sparsity: float) -> None:
-        """Layer by layer the smallest go; what is gone is the smallest."""
-        for weight, mask in zip(self.weights, self.masks, strict=True):
-            order, stays = weight.abs().flatten().argsort(stable=True), mask.flatten().clone()
-            stays[order[: pruned_count(sparsity, len(order))]] = 0
-            weight.mul_(mask.copy_(stays.view(mask.shape)))
-
     def descend(self, objective: Tensor, times: Tensor) -> None:
         """The weight penalty counts `times`."""
         self.optimizer.zero_grad()
         objective.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            gradients = [parameter.grad for parameter in self.decayed if parameter.grad is not None]
-            torch._foreach_add_(gradients, torch._foreach_mul(self.decayed, self.decay * times))
-            self.optimizer.step()
-            torch._foreach_mul_(self.weights, self.masks)
+            used = [(weight, weight.grad) for weight in self.decayed if weight.grad is not None]
+            decays = torch._foreach_mul([weight for weight, _ in used], self.decay * times)
+            torch._foreach_add_([gradient for _, gradient in used], decays)
+        self.optimizer.step()
+        self.masks.apply_(self.model)
 
 
 def train(
     model: nn.Module, data: Split, cell: Cell, form: Form, recipe: Recipe, device: torch.device
 ) -> Iterator[Trained]:
-    """What there is after each epoch. recipe: with nothing left open; it neither clips nor augments."""
+    """What there is after each epoch. recipe: with nothing left open, and nothing of what `refuse` names."""
     network, data = Network(model, form, recipe, device), data.to(device)
     losses_of = _losses(network.model, recipe, device)
     once = torch.ones((), device=device)
-    multipliers = network.weights[0].new_zeros(int(data.groups.max()) + 1)
+    multipliers = network.decayed[0].new_zeros(int(data.groups.max()) + 1)
     negative = torch.zeros((), dtype=torch.long, device=device)
     last, size = max(recipe.pruning_epochs - 1, 0), recipe.batch_size
     for epoch in range(recipe.epochs):
         if epoch <= last:
-            network.prune(schedule(epoch, final=cell.sparsity, last=last))
+            network.masks.prune_(network.model, schedule(epoch, final=cell.sparsity, last=last))
         network.model.train()
         for index in torch.split(sample_order(cell.seed, epoch, len(data)).to(device), size):
             if len(index) < size and not form.whole:
                 continue
             losses = losses_of(data.at(index), data.labels[index])
-            if epoch < last + (not form.early):
+            if epoch < recipe.pruning_epochs - form.early:
                 network.descend(losses.mean(), once)
                 continue
             penalty = network.penalty() if form.leaks else None
@@ -168,7 +163,7 @@ def _losses(model: nn.Module, recipe: Recipe, device: torch.device) -> Callable[
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    if device.type != "cuda":
+    if device.type != "cuda" or recipe.compile is False:
         return losses
     fast = torch.compile(losses, dynamic=False)  # of whole batches: it takes most of a minute
     return lambda inputs, labels: (fast if len(inputs) == recipe.batch_size else losses)(inputs, labels)
@@ -177,27 +172,44 @@ def _losses(model: nn.Module, recipe: Recipe, device: torch.device) -> Callable[
 # --- rows of the results ---
 
 
+def refuse(recipe: Recipe) -> None:
+    """What a recipe may ask for and this loop does not do."""
+    names = ("augment", "clip_norm", "decay_everything", "decay_only", "scheduler_steps", "scope", "pattern")
+    found = [
+        f"the plain loop of {METHOD} has recipe.{name} = {getattr(runner.RECIPE, name)!r}, not "
+        f"{getattr(recipe, name)!r}: name another variant"
+        for name in names
+        if getattr(recipe, name) != getattr(runner.RECIPE, name)
+    ]
+    if found:
+        raise InputProblems(found)
+
+
 def fill(start: Start, cells: Sequence[Cell], form: Form, recipe: Recipe, where: Where) -> None:
     """One run after the other; the file grows after each."""
-    told = recipe.on(where.device)
-    if told.augment is not None or told.clip_norm is not None:
-        raise InputProblems(
-            ["the plain loop of EL neither augments nor clips, and this recipe does: name another variant"]
-        )
+    told, runs = recipe.on(where.device), runner.runs_of(cells)
+    check(data=start.data, runs=runs, recipe=told, classes=int(start.data.train.labels.max()) + 1)
     for cell in results_file.missing(results_file.read(where.results), cells):
         began = time.perf_counter()
-        trained = None
-        for epoch, trained in enumerate(
-            train(start.model, start.data.train, cell, form, told, where.device), 1
-        ):
-            if epoch % runner.LINE_EVERY == 0:
-                where.say(f"epoch {epoch} · Σλ {trained.multiplier_sum:.3g}")
-        assert trained is not None
+        trained = _to_its_end(train(start.model, start.data.train, cell, form, told, where.device), where)
+        run = f"Sparsity {cell.sparsity:g}, seed {cell.seed}"
+        if not math.isfinite(trained.multiplier_sum):
+            where.say(f"{run}: the loss was not finite; no row is written")
+            continue
         answers = runner.answers_of(trained.model, start.data.evaluate, recipe, where)
         row = _row(start, cell, trained, answers, recipe, where)
         seconds = time.perf_counter() - began
         results_file.add_runs(where.results, [row | {"seconds": round(seconds, 3)}])
-        where.say(f"Sparsity {cell.sparsity:g}, seed {cell.seed}: {seconds:.0f} s; {where.results}")
+        where.say(f"{run}: {seconds:.0f} s; {where.results}")
+
+
+def _to_its_end(epochs: Iterator[Trained], where: Where) -> Trained:
+    for epoch, trained in enumerate(epochs, 1):
+        if epoch % runner.LINE_EVERY == 0:
+            where.say(f"epoch {epoch} · Σλ {trained.multiplier_sum:.3g}")
+        if not math.isfinite(trained.multiplier_sum):
+            break
+    return trained
 
 
 def _row(

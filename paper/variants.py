@@ -14,7 +14,7 @@ from evenprune.tally import InputProblems
 from paper import plain_el, runner
 from paper.cells import Cell
 from paper.command_line import recipe_for
-from paper.plain_el import FORMS
+from paper.plain_el import FORMS, last_layer
 from paper.runner import Start, Where
 
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
@@ -69,7 +69,12 @@ def run(
     if flags.recipe in {*DUAL_STEPS, *IN_THE_METHOD}:  # nothing else differs: the others are in the tables
         cells = [cell for cell in cells if varied(cell, flags.recipe) != cell]
     if flags.recipe in FORMS:
+        plain_el.refuse(recipe)
         cells = [cell for cell in cells if cell.method == plain_el.METHOD]
+        if not cells:
+            raise InputProblems(
+                [f"{flags.recipe} is of {plain_el.METHOD} alone: --methods {plain_el.METHOD}"]
+            )
     if not cells:
         told = ", ".join(flags.methods)
         raise InputProblems([f"{flags.recipe} changes nothing in {told}: name other --methods"])
@@ -84,11 +89,6 @@ def run(
             plain_el.fill(start, cells, FORMS[flags.recipe], recipe, apart)
         else:
             runner.fill(start, cells, recipe, apart)
-
-
-def last_layer(network: nn.Module) -> str:
-    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return linear[-1]
 
 
 def add_flags(part: argparse.ArgumentParser, *, sparsity: float, epochs: int) -> None:
