@@ -297,12 +297,12 @@ def test_training_batches_do_not_move_what_follows_held_out_samples() -> None:
     groups = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
     guard.active = False
     guard.follow(logits, labels, groups)
-    guard.active = True
-    guard.eval().follow(logits, labels, groups)
     assert guard.multipliers.tolist() == [0, 0, 0]
-    guard.train().follow(logits, labels, groups)
-    moved = guard.multipliers
+    guard.active = True
+    guard.eval().follow(logits, labels, groups)  # as after model.eval(), where it is a part of the model
+    moved = guard.train().multipliers
     assert moved.max() > 0
+    assert guard.counted.all()
     guard(*batch(2))
     assert torch.equal(guard.multipliers, moved)
     again = GapConstraint(reference(), passing(dual_lr=0.5), heldout=reference((6, 4, 2)))
@@ -318,17 +318,33 @@ def test_what_is_wrong_with_held_out_samples_is_said() -> None:
     with pytest.raises(ValueError, match="heldout is given, but the multipliers follow training batches"):
         GapConstraint(reference(), eager(), heldout=reference())
     renamed = replace(reference(), names=("a", "b", "c"))
-    with pytest.raises(ValueError, match=r"the groups held out are \('a', 'b', 'c'\), those of the training"):
+    with pytest.raises(ValueError, match=r"or their names differ: measure with names=reference\.names"):
         GapConstraint(reference(), passing(), heldout=renamed)
-    guard = GapConstraint(reference(), passing(caution=1.0), heldout=reference())
-    with pytest.raises(
-        ValueError, match=r"(?s)takes all 150 held-out samples at once, not 12.*caution needs"
-    ):
-        guard.follow(*batch(0))
-    with pytest.raises(ValueError, match=r"dense_correct is torch\.float32, expected torch\.bool"):
-        guard.follow(*batch(0), dense_correct=torch.ones(12))
+    with pytest.raises(ValueError, match=r"needs heldout=DenseReference\.measure"):
+        GapConstraint(reference(), passing(), heldout=[])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"follow\(\) is for methods with multipliers_on"):
         GapConstraint(reference(), eager()).follow(*batch(0))
+
+
+def test_only_the_samples_that_the_dense_model_was_measured_on_are_followed() -> None:
+    logits, labels, _ = batch(0)
+    groups = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
+    guard = GapConstraint(reference(), passing(caution=1.0), heldout=reference((6, 4, 2)))
+    right = torch.ones(12, dtype=torch.bool)  # as the reference has it
+    with pytest.raises(ValueError, match="caution needs dense_correct"):
+        guard.follow(logits, labels, groups)
+    with pytest.raises(ValueError, match=r"(?s)groups is torch\.int32, .*; dense_correct is torch\.float32"):
+        guard.follow(logits, labels, groups.int(), dense_correct=right.float())
+    with pytest.raises(ValueError, match="takes all 12 held-out samples at once, not 3"):
+        guard.follow(logits[:3], labels[:3], groups[:3], dense_correct=right[:3])
+    with pytest.raises(ValueError, match="group 'young' has 2 samples here, and had 6 where the dense model"):
+        guard.follow(logits, labels, 2 - groups, dense_correct=right)
+    with pytest.raises(ValueError, match="dense_correct is not what the dense model was measured with"):
+        guard.follow(logits, labels, groups, dense_correct=~right)
+    with pytest.raises(ValueError, match="1 labels lie outside the 4 classes"):
+        guard.follow(logits, torch.where(torch.arange(12) == 3, 4, labels), groups, dense_correct=right)
+    guard.follow(logits, labels, groups, dense_correct=right)
+    assert guard.counted.all()
 
 
 def test_what_only_a_whole_training_can_do_is_refused() -> None:

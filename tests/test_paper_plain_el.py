@@ -118,7 +118,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups = torch.randint(0, count, (size,), generator=generator)
     weight = torch.randn(size, 3, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (size,), generator=generator)
-    return weight, labels, groups, torch.rand(count, generator=generator, dtype=torch.float64)
+    return weight, labels, groups, 3 * torch.rand(count, generator=generator, dtype=torch.float64)
 
 
 @given(batches(), st.booleans(), st.floats(0, 2), st.sampled_from([0.0, 0.003, 0.03, 0.3]))

@@ -25,7 +25,7 @@ class GapConstraint(nn.Module):
 
     Set `constraint.active = False` while the network is still being pruned: the loss is then the plain mean
     and nothing is remembered. The same holds in evaluation mode (`.eval()`). In training mode every call
-    pushes outcomes and moves the multipliers.
+    pushes outcomes and moves the multipliers, unless these follow held-out samples.
 
     Gradient accumulation: each micro-batch is one call. Over m micro-batches, divide the loss by m as usual,
     and the method's dual_lr too (the multipliers move at every call, so m small steps make one):
@@ -39,8 +39,10 @@ class GapConstraint(nn.Module):
     and let the constraint follow the network's answers to all of them, every `refresh` steps:
 
         method = methods.ceag(tolerance=0.01, multipliers_on="heldout", estimator="pass", refresh=100)
-        constraint = GapConstraint(reference, method, heldout=DenseReference.measure(dense, heldout_loader))
-        if step % 100 == 0: constraint.follow(answers, heldout_labels, heldout_groups)  # in evaluation mode
+        heldout = DenseReference.measure(dense_model, heldout_loader, names=reference.names)
+        constraint = GapConstraint(reference, method, heldout=heldout).to(device)
+        if step % method.refresh == 0:  # logits of the network in evaluation mode
+            constraint.follow(logits, heldout_labels, heldout_groups)
 
     Checks: shapes, dtypes and devices at every call. Values (labels outside the classes, ids outside the
     groups) at every call on the CPU; elsewhere reading them would wait for the device, so only the first call
@@ -60,7 +62,7 @@ class GapConstraint(nn.Module):
         self.reference, self.method, self.active, self.heldout = reference, method, True, heldout
         self.samples = int(reference.all_samples) if samples is None else samples
         self.plan = self._plan(torch.float32)
-        self._values_checked = False
+        self._checked: set[str] = set()
         self._state_names: tuple[str, ...] = ()
         self._set_state(constraint.init(self.plan))
         for sentence in _shortened(constraint.slow_rings([method], reference)):
@@ -88,14 +90,23 @@ class GapConstraint(nn.Module):
     ) -> None:
         """A full pass over the held-out samples moves the multipliers as far as `refresh` steps would.
 
+        It does so whenever the constraint is active, in evaluation mode too.
         logits [samples, classes] of the network as it is now, in evaluation mode; labels, groups [samples].
         dense_correct: whether the dense model is right, [samples] bool; for methods with `caution`.
         """
+        if self.heldout is None:
+            _raise(["follow() is for methods with multipliers_on, and a constraint with heldout="])
+            return
         given = {"logits": logits, "labels": labels, "groups": groups, "dense_correct": dense_correct}
-        _raise(_form_problems(given, dimensions=2, device=self.plan.device))
-        _raise(_pass_problems(self.method, self.heldout, len(labels), dense_correct))
-        self._check_values(labels, groups, logits.shape[1], None)
-        if not (self.active and self.training):
+        problems = _form_problems(given, dimensions=2, device=self.plan.device)
+        if self.method.caution > 0 and dense_correct is None:
+            problems.append("caution needs dense_correct: whether the dense model is right about each sample")
+        _raise(problems)
+        if self._looks_at_values("held out", groups):
+            problems = value_problems(labels, groups, classes=logits.shape[1], names=self.reference.names)
+            _raise(problems or _other_samples(self.heldout, groups, dense_correct))
+            self._checked.add("held out")
+        if not self.active:
             return
         correct = logits.argmax(1) == labels
         losses = functional.cross_entropy(logits.to(_wide(logits.dtype)), labels, reduction="none")
@@ -137,7 +148,7 @@ class GapConstraint(nn.Module):
 
     @property
     def counted(self) -> Tensor:
-        """[groups] bool: which groups are known well enough to have an estimate (their ring is full)."""
+        """[groups] bool: which groups have an estimate (their ring is full, or a pass has been followed)."""
         return self._state()["counted"][0].clone()
 
     @property
@@ -148,14 +159,12 @@ class GapConstraint(nn.Module):
     def validate(self, labels: Tensor, groups: Tensor, classes: int) -> None:
         """Check the values of a whole data set (waits for the device). Raises with all that is wrong."""
         _raise(value_problems(labels, groups, classes=classes, names=self.reference.names))
-        self._values_checked = True
+        self._checked.add("trained on")
 
     def _check_values(
         self, labels: Tensor | None, groups: Tensor, classes: int | None, index: Tensor | None
     ) -> None:
-        if torch.compiler.is_compiling() or (groups.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return
-        if self._values_checked and groups.device.type != "cpu":
+        if not self._looks_at_values("trained on", groups):
             return
         problems = value_problems(labels, groups, classes=classes, names=self.reference.names)
         if (
@@ -169,7 +178,13 @@ class GapConstraint(nn.Module):
         if index is None and self.method.estimator == "table":
             problems.append("the table estimator needs index, the id of each sample in the training set")
         _raise(problems)
-        self._values_checked = True
+        self._checked.add("trained on")
+
+    def _looks_at_values(self, samples: str, groups: Tensor) -> bool:
+        """Always on the CPU; elsewhere once, of the samples held out and of those trained on."""
+        if torch.compiler.is_compiling() or (groups.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return False
+        return groups.device.type == "cpu" or samples not in self._checked
 
     def _state(self) -> constraint.State:
         return {name: self.get_buffer(f"state_{name}") for name in self._state_names}
@@ -284,38 +299,51 @@ def _settings_of_fit(method: Method) -> list[str]:
 
 
 def _heldout_problems(reference: DenseReference, method: Method, heldout: DenseReference | None) -> list[str]:
-    if method.multipliers_on in (None, FOLDS):
+    name = method.multipliers_on
+    if name == FOLDS:
+        return []
+    if name is None:
         told = (
             "heldout is given, but the multipliers follow training batches: set the method's multipliers_on"
         )
         return [] if heldout is None else [told]
-    problems, name = [], method.multipliers_on
+    problems = []
     if method.estimator != "pass":
         problems.append(
             f"multipliers_on={name!r} with estimator={method.estimator!r}: in a loop of your own they follow "
             'full passes; add estimator="pass" and refresh, the steps from one to the next'
         )
-    if heldout is None:
+    if not isinstance(heldout, DenseReference):
         problems.append(
-            f"multipliers_on={name!r} needs heldout=DenseReference.measure(dense_model, heldout_loader)"
+            f"multipliers_on={name!r} needs heldout=DenseReference.measure(dense_model, heldout_loader, "
+            "names=reference.names)"
         )
     elif heldout.names != reference.names:
-        problems.append(f"the groups held out are {heldout.names}, those of the training {reference.names}")
+        problems.append(
+            f"{len(heldout.names)} groups are held out and {len(reference.names)} trained on, or their names "
+            "differ: measure with names=reference.names"
+        )
     return problems
 
 
-def _pass_problems(
-    method: Method, heldout: DenseReference | None, samples: int, dense_correct: Tensor | None
-) -> list[str]:
-    if heldout is None:
+def _other_samples(heldout: DenseReference, groups: Tensor, dense_correct: Tensor | None) -> list[str]:
+    """What tells that these are not the held-out samples that the dense model was measured on."""
+    if len(groups) != heldout.all_samples:
         return [
-            "follow() is for methods with multipliers_on; here every training batch moves the multipliers"
+            f"follow() takes all {heldout.all_samples:,.0f} held-out samples at once, not {len(groups):,}"
         ]
-    problems = []
-    if samples != heldout.all_samples:
+    known, problems = groups >= 0, []
+    counts = torch.bincount(groups[known], minlength=len(heldout.names)).cpu()
+    if not torch.equal(counts, heldout.samples.long()):
+        first = int((counts != heldout.samples.long()).nonzero()[0])
         problems.append(
-            f"follow() takes all {heldout.all_samples:,.0f} held-out samples at once, not {samples:,}"
+            f"group {heldout.names[first]!r} has {int(counts[first])} samples here, and had "
+            f"{int(heldout.samples[first])} where the dense model was measured: give the same samples"
         )
-    if method.caution > 0 and dense_correct is None:
-        problems.append("caution needs dense_correct: whether the dense model is right about each sample")
+    elif dense_correct is not None:
+        right = torch.bincount(groups[known & dense_correct], minlength=len(heldout.names)).cpu()
+        if not torch.equal(right, heldout.correct.long()):
+            problems.append(
+                "dense_correct is not what the dense model was measured with: give it in the order of groups"
+            )
     return problems
