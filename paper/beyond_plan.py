@@ -33,7 +33,7 @@ PARTS = (
     Part(title="classes", told={"groups": "class", "tune_seeds": ONE}),
     Part(
         title="numbers of held-out samples",
-        told={"methods": [*BY_SIZE], "heldout_used": [25, 100], "tune_seeds": ONE},
+        told={"methods": [*BY_SIZE], "heldout_used": [25, 100], "tune_seeds": ONE},  # all: parts 1 and 10
     ),
     Part(
         title="numbers of held-out samples, UTKFace",
@@ -43,7 +43,7 @@ PARTS = (
     Part(title="superclasses, augmented", told={"augment": YES, "tune_seeds": ONE}),
     Part(title="UTKFace, augmented", dataset=FACES, told={"augment": YES, "tune_seeds": ONE}),
     Part(title="classes, augmented", told={"groups": "class", "augment": YES, "tune_seeds": ONE}),
-    Part(title="other rivals, lower limit", told={"methods": RIVALS}),
+    Part(title="other rivals, lower limit", told={"methods": RIVALS, "tune_seeds": ONE}),
     Part(title="cross-fitting", told={"methods": CROSSED, "tune_seeds": ONE}),
     Part(title="98 % sparse", told={"methods": [*SPARSER], "sparsity": 0.98, "tune_seeds": ONE}),
 )

@@ -378,6 +378,25 @@ def test_a_gain_is_of_the_runs_that_are_compared(documents: Documents, found: li
     assert gain.followed.error.mean == pytest.approx(statistics.fmean(errors))
 
 
+def test_what_more_samples_gain_is_told_by_the_numbers(found: list[Block]) -> None:
+    own = gains_of(found)
+    several = [name for name in SEEING if len([g for g in own if g.entry.method == name]) > 1]
+    assert BIAS in several
+    ends = {
+        n: sorted((g for g in own if g.entry.method == n), key=lambda g: g.followed.samples) for n in several
+    }
+    better = [n for n in several if ends[n][-1].difference.mean < ends[n][0].difference.mean]
+    told = beyond_findings.gain_sentence(own)
+    start, end = re.fullmatch(
+        r"Run with 6 to 20 held-out samples a group: (.*)\. Payers gain more on unseen data, relative to NFT's, "
+        r"with the most than with the fewest: (.*)\.",
+        told,
+    ).groups()  # type: ignore[union-attr]
+    assert all(name in start for name in several)
+    assert [name for name in several if name in end] == better
+    assert (end == "none") == (not better)
+
+
 def test_cross_fitted_runs_are_placed_by_the_training_samples_that_they_follow(found: list[Block]) -> None:
     own = gains_of(found)
     (crossed,) = [gain for gain in own if gain.entry.method == "CEAG cross-fitted (passes)"]

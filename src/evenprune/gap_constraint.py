@@ -95,8 +95,7 @@ class GapConstraint(nn.Module):
         dense_correct: whether the dense model is right, [samples] bool; for methods with `caution`.
         """
         if self.heldout is None:
-            _raise(["follow() is for methods with multipliers_on, and a constraint with heldout="])
-            return
+            raise ValueError("GapConstraint: follow() is for methods with multipliers_on, and heldout=.")
         given = {"logits": logits, "labels": labels, "groups": groups, "dense_correct": dense_correct}
         problems = _form_problems(given, dimensions=2, device=self.plan.device)
         if self.method.caution > 0 and dense_correct is None:
