@@ -388,8 +388,8 @@ def test_what_more_samples_gain_is_told_by_the_numbers(found: list[Block]) -> No
     better = [n for n in several if ends[n][-1].difference.mean < ends[n][0].difference.mean]
     told = beyond_findings.gain_sentence(own)
     start, end = re.fullmatch(
-        r"Run with 6 to 20 held-out samples a group: (.*)\. Payers gain more on unseen data, relative to NFT's, "
-        r"with the most than with the fewest: (.*)\.",
+        r"Run with 6 to 20 held-out samples a group: (.*)\. Payers gain more on unseen data, relative to "
+        r"NFT's, with the most than with the fewest: (.*)\.",
         told,
     ).groups()  # type: ignore[union-attr]
     assert all(name in start for name in several)
