@@ -22,6 +22,7 @@ from evenprune.gap_limits import psi_standard_errors
 from evenprune.maximum import paule_mandel
 from evenprune.tally import FloatArray
 from evenprune.wording import visible
+from paper.results_file import CLOSE, COUNTS
 
 PAYERS, SPREAD = "payers_gap", "spread"
 ONE_IN = 5  # groups pays, at least one
@@ -54,6 +55,28 @@ def payers_gap(lost: FloatArray, n: FloatArray, payers: Sequence[int]) -> FloatA
     """The same of samples lost [..., groups] of n: Δ_g = lost/n, ψ_g = Δ_g − Δ."""
     own = list(payers)
     return np.asarray((lost[..., own] / n[own]).mean(-1) - lost.sum(-1) / n.sum())
+
+
+def losses_of(rows: Iterable[Row], split: str) -> FloatArray:
+    """Δ_g of every group: the mean over runs; NaN where a group has no samples."""
+    counts = [row["changes"][split] for row in rows]
+    n, broke, fixed = (np.array([own[name] for own in counts], dtype=float) for name in COUNTS)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(((broke - fixed) / n).mean(0))
+
+
+def groups_worse(rows: Iterable[Row], than: Iterable[Row]) -> int:
+    """Groups that lose more unseen samples than in other runs, both in the mean."""
+    return int(np.sum(losses_of(rows, "audit") > losses_of(than, "audit") + CLOSE))
+
+
+def carried_over(rows: Sequence[Row]) -> float | None:
+    """How much of the groups' held-out gaps is there on unseen samples: the slope of a line over groups."""
+    held, unseen = losses_of(rows, "heldout"), losses_of(rows, "audit")
+    known = np.isfinite(held) & np.isfinite(unseen)
+    if known.sum() < 2 or np.ptp(held[known]) == 0:
+        return None
+    return float(np.polyfit(held[known], unseen[known], 1)[0])
 
 
 def spread_of(counts: Mapping[str, Sequence[int]]) -> float:

@@ -176,14 +176,13 @@ def _glance(block: Block, name: str, head: str, measure: str) -> str:
 
 
 def choice_table(block: Block, label: str) -> str:
-    named = ["Choice split", *(TITLES[m] for m in MEASURES), "s.e. of ψ", "followed", "s.e. there", "step"]
+    named = ["Choice split", *(TITLES[m] for m in MEASURES), *words.HELD]
     body = "".join(
         f"<tr>{row_head(entry.name)}{''.join(cell(percent(entry.spread('choice', m))) for m in MEASURES)}"
-        f"{cell(percent(entry.standard_error))}{''.join(map(cell, words.followed(entry)))}"
-        f"{cell(words.tuned(entry))}</tr>"
+        f"{''.join(map(cell, words.held(block, entry)))}</tr>"
         for entry in block.entries
     )
-    return table("plain", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)
+    return table("plain choice", f"<tr>{heads(named)}</tr>", f"<tbody>{body}</tbody>", label)
 
 
 def gain_table(own: Sequence[Gain], label: str) -> str:

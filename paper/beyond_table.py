@@ -50,6 +50,8 @@ def _legend() -> list[str]:
         "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
         "clipped: sample weights of a run that would have been negative, and were set to zero.",
         "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
+        "carried over: how much of the groups' held-out gaps is there on unseen samples (the slope of a",
+        "line over groups, means of seeds); worse: groups that lose more unseen samples than in “against”.",
         "against: paired by seed and audit sample; limits (about 95 %) of the mean, for other seeds and",
         "samples; “same” is the share of samples that both put into the same class.",
         "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed”",
@@ -74,12 +76,11 @@ def _numbers(block: Block) -> Iterator[list[str]]:
 
 
 def _heldout(block: Block) -> Iterator[list[str]]:
-    """What the choice rests on, and how well ψ is known there and where it is followed."""
-    named = (f"choice {TITLES[m]}" for m in MEASURES)
-    yield ["method", *named, "s.e. of ψ", "followed", "s.e. there", "step"]
+    """What the choice rests on, how well ψ is known, and what holds unseen."""
+    yield ["method", *(f"choice {TITLES[m]}" for m in MEASURES), *words.HELD]
     for entry in block.entries:
-        held = [percent(entry.spread("choice", m)) for m in MEASURES]
-        yield [entry.name, *held, percent(entry.standard_error), *words.followed(entry), words.tuned(entry)]
+        choice = [percent(entry.spread("choice", m)) for m in MEASURES]
+        yield [entry.name, *choice, *words.held(block, entry)]
 
 
 def _multipliers(block: Block) -> Iterator[list[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 from evenprune.paper_cells import Spread
 from evenprune.paper_wording import DATASETS, signed, sparsity
 from evenprune.wording import MISSING, visible
+from paper import beyond_measures as measures
 from paper.beyond_cells import GROUPINGS, amount
 from paper.beyond_measures import PAYERS, SPREAD
 from paper.beyond_paired import Setting
@@ -40,6 +41,24 @@ def plain(spread: Spread | None) -> str:
 
 def seconds(entry: Entry) -> str:
     return MISSING if entry.seconds is None else _told(entry.seconds, ".1f", 1)
+
+
+HELD = ["s.e. of ψ", "followed", "s.e. there", "held-out max ψ", "carried over", "worse", "step"]
+
+
+def held(block: Block, entry: Entry) -> list[str]:
+    """How well ψ is known where it is chosen and followed, what of it is there unseen, and the dual step."""
+    slope = measures.carried_over(entry.rows)
+    base = next((other for other in block.entries if other.method == block.against), entry)
+    worse = f"{measures.groups_worse(entry.rows, base.rows)} of {block.groups}"
+    return [
+        percent(entry.standard_error),
+        *followed(entry),
+        percent(entry.spread("heldout", "max_excess_gap")),
+        MISSING if slope is None else f"{slope:.2f}",
+        MISSING if entry is base else worse,
+        tuned(entry),
+    ]
 
 
 def _told(spread: Spread, form: str, scale: float) -> str:

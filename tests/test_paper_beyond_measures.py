@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paper.beyond_measures import gap_of, name_of, payers_of, spread_of
+from paper.beyond_measures import carried_over, gap_of, groups_worse, name_of, payers_of, spread_of
 
 Counts = dict[str, list[int]]
 
@@ -94,3 +94,34 @@ def test_groups_have_names_where_they_are_known() -> None:
     assert name_of(4, dataset="utkface", groups="race") == "Others"
     assert name_of(7, dataset="utkface", groups="race") == "group 7"
     assert name_of(0, dataset="<b>", groups="race") == "group 0"
+
+
+def test_groups_are_worse_where_they_lose_more_in_the_mean_of_all_seeds() -> None:
+    plain = [few(a=(10, 2, 0), b=(10, 4, 0), c=(10, 1, 0)), few(a=(10, 4, 0), b=(10, 4, 0), c=(10, 1, 0))]
+    other = [few(a=(10, 5, 0), b=(10, 3, 0), c=(10, 1, 0)), few(a=(10, 3, 0), b=(10, 4, 0), c=(10, 2, 1))]
+    assert groups_worse(other, plain) == 1  # a: 4 of 10 instead of 3; c: 1, as before
+    assert groups_worse(plain, other) == 1  # b
+    assert groups_worse(plain, plain) == 0
+    gone = [few(a=(10, 9, 0), b=(0, 0, 0), c=(10, 1, 0))]
+    assert groups_worse(gone, plain) == 1  # nothing is known of b
+
+
+@pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (0.4, 0.1), (0.0, 0.2)])
+def test_what_is_carried_over_is_the_slope_over_groups_whatever_all_lose(share: float, shift: float) -> None:
+    held, samples = np.linspace(0, 0.5, 11), 10**6
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "changes": {
+                "heldout": counts_of(held, samples, rng),
+                "audit": counts_of(shift + share * held, samples, rng),
+            }
+        }
+        for _ in range(3)
+    ]
+    assert carried_over(rows) == pytest.approx(share, abs=0.005)
+
+
+def test_nothing_is_carried_over_of_gaps_that_are_alike() -> None:
+    assert carried_over([few(a=(10, 2, 0), b=(20, 4, 0))]) is None
+    assert carried_over([few(a=(10, 2, 0), b=(0, 0, 0))]) is None

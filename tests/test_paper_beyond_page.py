@@ -31,7 +31,7 @@ from paper import (
     beyond_words,
 )
 from paper.beyond_cells import Cell, cells_of
-from paper.beyond_measures import PAYERS, gap_of, payers_of
+from paper.beyond_measures import PAYERS, gap_of, groups_worse, payers_of
 from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, ONCE, PASSES, SPARSER, STUDY
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import Block
@@ -279,7 +279,8 @@ def test_the_other_tables_hold_the_numbers_of_the_text(text: Text, html: str) ->
     assert limits == [word.replace("−", "-") for words in told for word in words[4:11:2]]
     heads = [rows[0][0][0].removeprefix("Minus ").removesuffix(", same samples") for rows in shown]
     assert heads == [kind.removeprefix("against ") for kind, _ in compared]
-    held = [rows for rows in tables.of("plain") if rows[0][0] == ["Choice split"]]
+    held = tables.of("plain choice")
+    assert {rows[0][0][0] for rows in held} == {"Choice split"}
     numbers = [[number_in(c) for c in row[1:]] for rows in held for row in rows[1:]]
     assert numbers == [words[1:] for _, own in text for words in own["choice"]]
 
@@ -609,6 +610,20 @@ def test_seconds_that_were_not_measured_are_not_told() -> None:
     assert re.split(r"\s{2,}", line)[-1] == "–"
     less = next(fact for fact in beyond_page.facts(documents[0]["runs"]) if "computing" in fact)
     assert less == "over 2 seconds of computing"  # of NFT's two runs
+
+
+def test_what_carries_over_and_who_is_worse_stand_beside_what_is_followed() -> None:
+    documents = made({"NFT": [WORSE] * 2, "CEAG": [EVEN] * 2})
+    table = [re.split(r"\s{2,}", line) for line in beyond_table.lines(*documents)]
+    head = next(row for row in table if "carried over" in row)
+    plain, other = table[table.index(head) + 1 : table.index(head) + 3]
+    (block,) = blocks_of(documents)
+    rows = block.entries[1].rows
+    assert (plain[0], other[0]) == ("NFT", "CEAG")
+    assert other[head.index("worse")] == f"{groups_worse(rows, block.entries[0].rows)} of {block.groups}"
+    assert plain[head.index("worse")] == "–"
+    held = statistics.fmean(row["heldout"]["max_excess_gap"] for row in rows)
+    assert other[head.index("held-out max ψ")].startswith(f"{100 * held:.1f} ")
 
 
 def test_the_page_says_when_the_question_of_payers_was_asked(html: str) -> None:
