@@ -14,7 +14,7 @@ from evenprune.checkpoint import CheckpointError
 from evenprune.paper_results import Task
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
-from evenprune.training import NotFinite
+from evenprune.training import NoRoom, NotFinite
 from paper import results_file, runner
 from paper.cells import seeds_in, table_cells
 from paper.runner import ROOT, Start, Where
@@ -172,7 +172,7 @@ def ended(work: Callable[[], None]) -> int:
     """The exit code of some work; what a user can mend is one plain message."""
     try:
         work()
-    except (InputProblems, NotFinite, CheckpointError) as error:
+    except (InputProblems, NoRoom, NotFinite, CheckpointError) as error:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:  # its reader has seen enough, as `head` has

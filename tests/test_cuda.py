@@ -16,6 +16,7 @@ from evenprune.importance import MiniBatches, group_importance
 from evenprune.masks import Masks
 from evenprune.predict import predict
 from evenprune.recipe import Data, Run
+from evenprune.replay import Replay
 from evenprune.training import Fitted, fit
 from evenprune.wide_layers import part, widened
 from tests import still_channels
@@ -94,6 +95,20 @@ def test_a_run_that_diverges_rests_and_a_captured_step_goes_on(problem: tuple[nn
     for a, b in zip(found[:4], calm[:4], strict=True):
         torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-2)
     assert weights(found[4]).isfinite().all()
+
+
+def test_a_captured_work_that_is_forgotten_gives_its_memory_back_and_is_captured_anew() -> None:
+    device, total = torch.device("cuda"), torch.zeros((), device="cuda")
+    replay = Replay(lambda: total.add_(torch.ones(2**26, device="cuda").mean()), device=device, graph=True)
+    for _ in range(5):
+        replay()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    replay.forget()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= before - 2**28
+    replay()
+    assert float(total) == 6
 
 
 @pytest.mark.parametrize("graph", [False, True])

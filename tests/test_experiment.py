@@ -35,7 +35,7 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "scope": "global", "pattern": "2:4", "exclude": ("fc",), "evaluate_every": 5, "confidence": 0.9,
         "table": "t.csv", "label": "y", "path": "file", "split": "fold", "classes": ("a",), "test_share": 0.3,
         "image_size": 64, "corrupt": "skip", "numeric": ("age",), "categorical": ("age",), "ignore": ("age",),
-        "bin": ("race=3",), "merge_below": 30, "augment": ("flip",), "heldout_share": 0.2,
+        "bin": ("race=3",), "merge_below": 30, "augment": ("flip",), "heldout_share": 0.2, "fleet": 2,
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
     after = {"select": "heldout", "class_bias": True, "diagnostics": True}  # no other training
@@ -56,7 +56,7 @@ def test_all_problems_are_named_at_once() -> None:
         sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
         seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
         image_size=0, test_share=1.0, corrupt="keep", bin=("age=3,x", "sex=4"), merge_below=0,
-        augment=("flop", "crop:x"), heldout_share=1.0,
+        augment=("flop", "crop:x"), heldout_share=1.0, fleet=0,
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
@@ -68,7 +68,7 @@ def test_all_problems_are_named_at_once() -> None:
         "confidence is 1.5", "batch_size is 0", "image_size is 0", "test_share is 1.0",
         "corrupt is 'keep': choose refuse or skip", "bin is 'age=3,x': 'x' is no number",
         "bin names column 'sex', which is no group", "merge_below is 0", "augment is 'flop'",
-        "augment is 'crop:x'", "heldout_share is 1.0",
+        "augment is 'crop:x'", "heldout_share is 1.0", "fleet is 0",
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []
@@ -138,6 +138,7 @@ def test_the_recipe_has_what_the_experiment_says() -> None:
     assert (recipe.epochs, recipe.pruning_epochs, recipe.pattern, recipe.exclude) == (9, 2, (2, 4), ("fc",))
     assert isinstance(replace(wanted, optimizer="adamw").recipe().optimizer(weights), AdamW)
     assert replace(wanted, schedule="constant").recipe().scheduler is None
+    assert (recipe.fleet_size, replace(wanted, fleet=2).recipe().fleet_size) == (None, 2)
     assert recipe.augment is None
     assert replace(wanted, augment=("flip", "crop:2")).recipe().augment == Both(Flip(), Crop(2))
     late = replace(wanted, schedule="steps:0.5,0.75", epochs=8).recipe().scheduler

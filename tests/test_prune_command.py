@@ -223,6 +223,19 @@ def test_bad_input_is_one_message(at_home: dict[str, Any], changes: dict[str, An
         assert part in str(caught.value)
 
 
+def test_a_memory_that_is_too_small_is_one_message(
+    at_home: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("evenprune.training._train", full)
+    with pytest.raises(
+        InputProblems, match=r"train fewer at once \(--fleet 2\), or take a smaller --batch-size"
+    ):
+        conducted(PruneFlags(**at_home | {"seeds": "4", "out": "runs/no-room"}))
+
+
 def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) -> None:
     refused(
         prune(place, "--sparsity", "0.9999", data="labels.npz"), "labels outside 0 … 3", "is not reachable"

@@ -5,6 +5,7 @@ import json
 import logging
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from evenprune.masks import Masks
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.training import Fitted, fit
+from evenprune.training import Fitted, NoRoom, fit
 from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
 from tests.twins.plain_loop import Plain
 
@@ -226,6 +227,45 @@ def test_constraints_sleep_until_pruning_has_ended(fitted: list[Fitted]) -> None
     assert ceag.history[-1]["multiplier_sum"] == pytest.approx(float(ceag.multipliers[-1].sum()))
     assert ceag.history[-1]["max_excess_gap"] is not None
     assert all(row["multiplier_sum"] is None for row in naive.history)
+
+
+def test_a_bounded_loss_is_not_told_as_an_accuracy_gap(problem: tuple[nn.Module, Data]) -> None:
+    bounds = [methods.el_rb(k=5), methods.celg(tolerance=0.1, k=5), methods.group_dro()]
+    runs = [Run(method=m, sparsity=0.6, seed=0) for m in (*bounds, methods.ceag(tolerance=0.0, k=5))]
+    *losses, ceag = fit(*problem, runs=runs, recipe=recipe())
+    for one in losses:
+        assert [row["max_excess_gap"] for row in one.history] == [None] * 5
+        assert one.history[-1]["multiplier_sum"] is not None
+    assert ceag.history[-1]["max_excess_gap"] is not None
+
+
+class Fills:
+    """A hook that stops the training as a device does whose memory is full."""
+
+    def start(self, *_: Any) -> None: ...
+    def finish(self) -> None: ...
+    def epoch(self, told: list[dict[str, Any]]) -> None:
+        if told[0]["epoch"] == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_too_many_runs_for_the_memory_are_told_what_to_do(
+    problem: tuple[nn.Module, Data], tmp_path: Path
+) -> None:
+    runs = [Run(method=methods.nft(), sparsity=0.6, seed=seed) for seed in range(4)]
+    with pytest.raises(NoRoom) as caught:
+        fit(*problem, runs=runs, recipe=recipe(), hooks=[Fills()])
+    assert str(caught.value) == (
+        "The memory of cpu is too small for 4 runs of these samples: train fewer at once "
+        "(recipe.fleet_size = 2), or take a smaller recipe.batch_size."
+    )
+    with pytest.raises(NoRoom) as caught:
+        fit(*problem, runs=runs[:1], recipe=recipe(), hooks=[Fills()], folder=tmp_path)
+    said = str(caught.value)
+    assert "for 1 run of these samples: take a smaller recipe.batch_size, in another folder.\n" in said
+    assert f"checkpoint is {tmp_path / 'checkpoint.safetensors'}; a smaller evaluate_batch may go" in said
+    smaller = recipe(evaluate_batch=7)
+    assert len(fit(*problem, runs=runs[:1], recipe=smaller, folder=tmp_path)[0].history) == 5
 
 
 def test_early_stopping_keeps_the_first_best_iterate_after_pruning(

@@ -91,6 +91,7 @@ class Experiment:
         False, "Gradient norm, curvature by group in the audits.", metavar="YES", identity=False
     )
     evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
+    fleet: int | None = told(None, "Runs that train at once, at most; all of them.", metavar="N")
     confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
     device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
     cache: str = told("", "Folder of decoded images (runs/image-cache).", metavar="DIR", identity=False)
@@ -142,6 +143,7 @@ class Experiment:
             pattern=_pattern(self.pattern),
             exclude=self.exclude,
             evaluate_every=self.evaluate_every,
+            fleet_size=self.fleet,
         )
 
 
@@ -168,9 +170,11 @@ def _text_problems(e: Experiment) -> Iterator[str]:
 def _number_problems(e: Experiment) -> Iterator[str]:
     """Ranges of the numbers; those of the recipe and of the methods are checked there too."""
     at_least = {"k": 1, "epochs": 1, "pruning_epochs": 0, "batch_size": 1, "evaluate_every": 1}
+    at_least |= {"image_size": 1, "fleet": 1}
     for name, least in at_least.items():
-        if getattr(e, name) < least:
-            yield f"{name} is {getattr(e, name)}: it must be at least {least}"
+        value = getattr(e, name)
+        if value is not None and value < least:
+            yield f"{name} is {value}: it must be at least {least}"
     for name in ("lr", "momentum", "weight_decay", "dual_lr", "clip_norm"):
         value = getattr(e, name)
         if value is not None and not (math.isfinite(value) and value >= 0):
@@ -185,8 +189,6 @@ def _number_problems(e: Experiment) -> Iterator[str]:
         yield f"test_share is {e.test_share}: it must lie between 0 and 1, such as 0.2"
     if not 0 <= e.heldout_share < 1:
         yield f"heldout_share is {e.heldout_share}: it must lie between 0 (none) and 1, such as 0.2"
-    if e.image_size is not None and e.image_size < 1:
-        yield f"image_size is {e.image_size}: it must be at least 1"
     if not 0.5 < e.confidence < 1:
         yield f"confidence is {e.confidence}: it must lie between 0.5 and 1, such as 0.95"
     if not e.seeds or len(set(e.seeds)) < len(e.seeds):

@@ -108,6 +108,8 @@ HELDOUT_ROWS = "--heldout-share 0.2, or mark samples as validation in the column
 # What messages of the library say, as a user of the command line has it.
 AS_FLAGS = {
     "recipe.batch_size": "--batch-size",
+    "recipe.fleet_size =": "--fleet",
+    "recipe.clip_norm": "--clip-norm",
     "needs heldout=…, samples": f"needs a held-out split ({HELDOUT_ROWS}), samples",
     "there is none: give prune(heldout=…)": f"there is none: {HELDOUT_ROWS}",
     "give it as heldout=…, and name that": f"{HELDOUT_ROWS}, and name heldout",
@@ -123,14 +125,14 @@ AS_FLAGS = {
 def _refusing() -> Iterator[None]:
     """What goes wrong in practice becomes one plain message; a defect of ours keeps its trace."""
     from evenprune.checkpoint import CheckpointError, DifferentExperiment
-    from evenprune.training import NotFinite
+    from evenprune.training import NoRoom, NotFinite
 
     try:
         yield
     except InputProblems as error:
         raise InputProblems([_in_flags(problem) for problem in error.problems]) from error
-    except (CheckpointError, DifferentExperiment, NotFinite, OSError, ImportError) as error:
-        raise InputProblems([str(error)]) from error
+    except (CheckpointError, DifferentExperiment, NoRoom, NotFinite, OSError, ImportError) as error:
+        raise InputProblems([_in_flags(str(error))]) from error
 
 
 def _in_flags(problem: str) -> str:

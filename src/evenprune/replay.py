@@ -33,6 +33,10 @@ class Replay:
             self.captured.replay()
         self.calls += 1
 
+    def forget(self) -> None:
+        """Give the memory of the captured work back; another call captures it anew."""
+        self.captured = None
+
     def _aside(self) -> None:
         """The work itself, on the stream that will capture it."""
         assert self.stream is not None
@@ -43,7 +47,7 @@ class Replay:
         current.wait_stream(self.stream)
 
     def _capture(self, key: Hashable) -> None:
-        self.captured = None  # gives its memory back
+        self.forget()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):

@@ -46,13 +46,17 @@ from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.trackers import Hook, MetricsFiles
 
-__all__ = ["Fitted", "NotFinite", "fit", "identify"]
+__all__ = ["Fitted", "NoRoom", "NotFinite", "fit", "identify"]
 SHARE_FOR_DATA = 0.5  # of the device's free memory
 log = logging.getLogger("evenprune")
 
 
 class NotFinite(RuntimeError):
     """A loss or a weight became NaN or infinite: before the last pruning, in a companion, or in every run."""
+
+
+class NoRoom(RuntimeError):
+    """A fleet needs more memory than the device has."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,10 @@ def fit(
         for number, members in enumerate(fleets):
             own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
-            fitted += _fit_fleet(job)
+            try:
+                fitted += _fit_fleet(job)
+            except torch.OutOfMemoryError as error:
+                raise NoRoom(_no_room(job)) from error
             if on_gpu:  # a captured step refers to itself; its memory is for the next fleet
                 gc.collect()
     if all(one.diverged is not None for one in fitted):
@@ -291,6 +298,7 @@ def _train(
                 memory.traces.append(loop.now.trace.to("cpu", copy=True))
             _end_epoch(loop, memory, job, row, seconds)
             _tell(hooks, loop, memory, job)
+        loop.replay.forget()  # its memory is for evaluations of splits that no epoch has looked at
         if loop.best:
             memory.last = _answered(answers, job)
             put_back_best(loop.best, loop.network)
@@ -439,4 +447,16 @@ def _not_finite(said: str, lines: Sequence[str], folder: Path | None, kept: str 
     way_out = f"set recipe.clip_norm, or leave these runs out{elsewhere}."
     return (
         f"{said}:\n- " + "\n- ".join(lines) + f"\n{kept}Lower the learning rate or the dual step, {way_out}"
+    )
+
+
+def _no_room(job: Job) -> str:
+    runs, elsewhere = len(job.crew), "" if job.folder is None else ", in another folder"
+    fewer = f"train fewer at once (recipe.fleet_size = {runs // 2}), or " if runs > 1 else ""
+    kept = ""
+    if job.path is not None and job.path.exists():
+        kept = f"\nThe last checkpoint is {job.path}; a smaller evaluate_batch may go on from there."
+    return (
+        f"The memory of {job.device} is too small for {runs} run{'s' * (runs > 1)} of these samples: "
+        f"{fewer}take a smaller recipe.batch_size{elsewhere}.{kept}"
     )
