@@ -24,6 +24,7 @@ from paper.beyond_words import FEW, PLANNED, baseline, dataset, limits, short_ti
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
 SETTLED = 0.1  # share of Σ|λ| that a settled one moves at the most in the last epochs
+OVERSHOT = "Payers given more than they had lost"
 Finding = tuple[str, str]  # a heading and what it says
 
 
@@ -33,15 +34,18 @@ Finding = tuple[str, str]  # a heading and what it says
 def standing(entry: Entry, measure: str = HARM) -> str:
     """ "better", "worse": the limits say so; "seems better", "seems worse": they do not, but every seed does.
 
-    "mixed": now better, now worse; "few": too few seeds to say; "unknown": no seed was compared.
+    "overshot": payers for certain lose less, and are given more than they lost; "mixed": now better, now
+    worse; "few": too few seeds to say; "unknown": no seed was compared.
     """
     found = entry.difference(measure)
     if found is None:
         return "unknown"
     if len(found.values) < FEW:
         return "few"
-    if entry.clear(measure):
-        return "better" if entry.clear(measure) > 0 else "worse"
+    if entry.clear(measure) > 0:
+        return "overshot" if measure == PAYERS and entry.overshoots else "better"
+    if entry.clear(measure) < 0:
+        return "worse"
     ahead = leads(entry, measure)
     behind = sum(BETTER[measure] * value < 0 for value in found.values)
     return (
@@ -60,7 +64,8 @@ def counts(entry: Entry, measure: str = HARM, *, brief: bool = False) -> str:
     if not entry.compared:
         return "not compared"
     better = "" if brief else " seeds better"
-    return f"{limits(entry, measure)}; {leads(entry, measure)} of {entry.compared}{better}"
+    over = "; overshoots" if standing(entry, measure) == "overshot" else ""
+    return f"{limits(entry, measure)}; {leads(entry, measure)} of {entry.compared}{better}{over}"
 
 
 Standings = dict[str, list[str]]  # method -> its standing in each setting that has it
@@ -124,9 +129,11 @@ def headline(found: Sequence[Block]) -> str:
 def _spared(found: Sequence[Block]) -> str:
     """The same of the groups that held-out samples show to pay."""
     told = standings(found, PAYERS)
-    better = sum("better" in own for own in told.values())
-    who = " The groups that held-out samples show to pay are clearly better off"
-    return f"{who} with {better} of {len(told)}." if better else ""
+    better, over = (sum(word in own for own in told.values()) for word in ("better", "overshot"))
+    spared = " The groups that held-out samples show to pay are clearly better off with {} of {}."
+    beyond = " With {} of {} they get more than they had lost, at the cost of others."
+    parts = ((spared, better), (beyond, over))
+    return "".join(said.format(count, len(told)) for said, count in parts if count)
 
 
 def study_findings(found: Sequence[Block]) -> list[Finding]:
@@ -135,15 +142,18 @@ def study_findings(found: Sequence[Block]) -> list[Finding]:
         return []
     told, accuracy = standings(found), standings(found, "accuracy")
     never = [name for name, own in told.items() if set(own) == {"mixed"}]
-    payers = standings(found, PAYERS)
+    payers, range_ = (standings(found, measure) for measure in (PAYERS, "pairwise_disparity"))
     findings = [
         *_if_any(f"Payers clearly better off than with {found[0].against}", _in_settings(payers, "better")),
+        *_if_any(f"{OVERSHOT}, at the cost of others", _in_settings(payers, "overshot")),
         *_if_any("Payers clearly worse off", _in_settings(payers, "worse")),
         (f"Clearly less harm than {found[0].against}", _names(_in_settings(told, "better"))),
         *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),
         ("Clearly more harm", _names(_in_settings(told, "worse"))),
         *_if_any("More in every seed, but not clearly", _in_settings(told, "seems worse")),
         *_if_any("In every setting now less, now more", never),
+        *_if_any("Groups clearly closer together (Ψ_PW)", _in_settings(range_, "better")),
+        *_if_any("Groups clearly farther apart (Ψ_PW)", _in_settings(range_, "worse")),
         ("Clearly more accurate", _names(_in_settings(accuracy, "better"))),
         ("Clearly less accurate", _names(_in_settings(accuracy, "worse"))),
     ]
@@ -234,7 +244,7 @@ def block_findings(block: Block) -> list[Finding]:
 def _lean(entries: Iterable[Entry], measure: str) -> dict[str, list[str]]:
     """By standing, the methods that stand so, each with its mean difference."""
     told = {f"{e.name} ({_mean(e, measure)})": standing(e, measure) for e in entries}
-    words = ("better", "worse", "seems better", "seems worse", "mixed", "few")
+    words = ("better", "overshot", "worse", "seems better", "seems worse", "mixed", "few")
     return {word: [name for name, own in told.items() if own == word] for word in words}
 
 
@@ -255,6 +265,7 @@ def _payers_here(block: Block) -> list[Finding]:
     return [
         ("Payers, by held-out samples", f"{who}. On unseen samples {block.against} takes {more}."),
         ("Payers clearly better off", _names(lean["better"])),
+        *_if_any(OVERSHOT, lean["overshot"]),
         *_if_any("Better off in every seed, but not clearly", lean["seems better"]),
         *_if_any("Payers clearly worse off", lean["worse"]),
     ]

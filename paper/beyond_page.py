@@ -139,19 +139,20 @@ def findings_list(found: Iterable[findings.Finding]) -> str:
 def _findings(found: Sequence[Block]) -> Section:
     base = marked(found[0].against)
     lead = (
-        "Harm is max ψ on unseen data: what the worst group lost beyond the average. Which group that is, is "
-        "mostly chance; so payers are looked at as well: the fifth of the groups that NFT takes most from by "
-        "the held-out and choice samples, named before unseen ones are looked at. The question itself, what "
-        "payers lose, was asked after the first tables had been seen. “Clearly” means that "
-        f"the 95 % limits of the difference from the {base} runs of the same seeds, on the same samples, "
-        "exclude zero: the mean over seeds would be on that side with other seeds and on other samples too. "
-        "That five seeds all lie on one side says less: they share the dense model and the samples."
+        "Harm is max ψ on unseen data: what the worst group lost beyond the average. Where groups are many, "
+        "which one that is, is mostly chance; so payers are looked at as well: the fifth of the groups that "
+        "NFT takes most from by the held-out and choice samples, named before unseen ones are looked at. The "
+        "question itself, what payers lose, was asked after the first tables had been seen. “Clearly” means "
+        f"that the 95 % limits of the difference from the {base} runs of the same seeds, on the same "
+        "samples, exclude zero: the mean over seeds would be on that side with other seeds and on other "
+        "samples too. That five seeds all lie on one side says less: they share the dense model and the "
+        "samples."
     )
     under = (
         f"On unseen data, minus {base}'s, in points: mean ± standard deviation over seeds; the limits of the "
-        "mean, and in how many seeds it is better. Coloured if in all, bold if clearly. The row of "
-        f"{base} is its own value. A dash: not planned there. Settings that look at fewer held-out samples "
-        "follow below."
+        "mean, and in how many seeds it is better. Coloured if in all, bold if clearly. What overshoots "
+        f"gives payers more than they lost with {base}, at the cost of others. The row of {base} is its own "
+        "value. A dash: not planned there. Settings that look at fewer held-out samples follow below."
     )
     said = findings_list(findings.study_findings(found))
     main = [block for block in found if not is_variant(block, found)]

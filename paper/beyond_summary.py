@@ -143,6 +143,12 @@ class Entry:
         found = self.difference(measure)
         return 0 if found is None else BETTER[measure] * found.sign
 
+    @property
+    def overshoots(self) -> bool:
+        """Whether payers are now given more than they lost with the baseline, at the cost of others."""
+        own, apart = self.spread("audit", PAYERS), self.apart(PAYERS)
+        return own is not None and apart is not None and own.mean < -abs(own.mean - apart.mean)
+
 
 @dataclass(frozen=True)
 class Constrained:

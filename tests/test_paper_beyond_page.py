@@ -471,6 +471,30 @@ def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None
     assert here["Payers clearly worse off"] == "FairGRAPE (+13.3 points)"
 
 
+def test_payers_who_are_given_more_than_they_lost_are_told_apart() -> None:
+    """Apples lose 6.7 points with NFT; ψ of (0, 600, 600) of 3,000 each is 0 − 13.3 %."""
+    documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "CEAG": [(0, 600, 600)] * 3})
+    assert headline(documents).endswith(
+        "better off with 1 of 2. With 1 of 2 they get more than they had lost, at the cost of others."
+    )
+    told = findings(documents)
+    assert told["Payers clearly better off than with NFT"] == "NFT + KD (1 of 1 setting)"
+    assert told["Payers given more than they had lost, at the cost of others"] == "CEAG (1 of 1 setting)"
+    assert told["Groups clearly closer together (Ψ_PW)"] == "NFT + KD (1 of 1 setting)"
+    assert told["Groups clearly farther apart (Ψ_PW)"] == "CEAG (1 of 1 setting)"
+    (block,) = blocks_of(documents)
+    here = dict(beyond_findings.block_findings(block))
+    assert here["Payers given more than they had lost"] == "CEAG (−20.0 points)"
+    payers = {e.name: (e.overshoots, beyond_findings.standing(e, PAYERS)) for e in block.entries[1:]}
+    assert payers == {"NFT + KD": (False, "better"), "CEAG": (True, "overshot")}
+    ceag = next(e for e in block.entries if e.name == "CEAG")
+    assert beyond_findings.counts(ceag, PAYERS).endswith("; 3 of 3 seeds better; overshoots")
+    assert "overshoots" not in beyond_findings.counts(ceag)
+    # As much as they lost is not more.
+    (even,) = blocks_of(made({"NFT": [WORSE] * 3, "CEAG": [(100, 300, 500)] * 3}))
+    assert beyond_findings.standing(even.entries[1], PAYERS) == "better"
+
+
 def test_what_differs_in_every_seed_but_not_clearly_is_told_apart() -> None:
     near, far, other = (306, 300, 300), (312, 300, 300), (300, 303, 300)
     lost = {"NFT": [far] * 3, "CEAG": [near] * 3, "EL + RB": [near, (318, 300, 300), other]}
