@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.browsing import FLAGS, WINDOW, browser_or_reason
+
+hypothesis.settings.register_profile("patient", deadline=None)  # on a busy machine any example may take long
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -168,7 +168,7 @@ rows = st.lists(
 ).filter(lambda r: len({g for g, _, _ in r}) > 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows, st.floats(0, 0.5))
 def test_invariants(rows, tolerance):
     group, dense, pruned = (list(column) for column in zip(*rows, strict=True))

@@ -113,7 +113,7 @@ def test_draws_of_one_half_are_the_factor_one() -> None:
     torch.testing.assert_close(unchanged, inputs, rtol=0, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     strengths=st.tuples(*[st.floats(0, 3)] * 3),
     channels=st.sampled_from([1, 3]),
@@ -133,7 +133,7 @@ def test_pixels_stay_pixels(
     assert changed.max() <= 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(0, 1), st.floats(0, 0.999))
 def test_grey_images_have_no_colour_to_change(strength: float, draw: float) -> None:
     grey = pixels(2, channels=1).expand(-1, 3, -1, -1)

@@ -363,7 +363,7 @@ def equal(first: Any, second: Any) -> bool:
 
 
 @given(trees)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_tree_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, tree: Any) -> None:
     place = tmp_path_factory.getbasetemp() / "tree.safetensors"
     checkpoint.save(place, {"tree": tree})

@@ -236,7 +236,7 @@ def refused(path: Path, *said: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(train=st.integers(1, 9), test=st.integers(1, 5), seed=st.integers(0, 999))
 def test_every_form_gives_the_same_arrays(form, tmp_path_factory, train, test, seed):
     folder, sets = tmp_path_factory.mktemp("set"), made(train=train, test=test, seed=seed)

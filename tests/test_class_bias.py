@@ -189,7 +189,7 @@ def drawn(case):
 
 
 @given(cases)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_invariants(case):
     arrays, options = drawn(case)
     logits, labels, groups, dense = arrays

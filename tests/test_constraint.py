@@ -181,7 +181,7 @@ def test_step_leaves_its_state_alone_and_step_in_place_does_the_same() -> None:
     assert all(inplace[name] is tensors[name] for name in tensors)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), dual_lr=st.floats(0.01, 20), batch=st.integers(1, 20))
 def test_weights_sum_to_one_and_clipping_keeps_the_sum(seed: int, dual_lr: float, batch: int) -> None:
     options: dict[str, Any] = {"tolerance": 0.0, "dual_lr": dual_lr, "k": 2}

@@ -127,7 +127,7 @@ def test_the_largest_in_sign_of_a_known_spectrum(eigenvalues, largest):
     st.integers(0, 1000),
     st.integers(1, 60),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_never_exceeds_the_largest_and_the_residual_tells_how_near_one_is(eigenvalues, seed, iterations):
     product, start = quadratic(eigenvalues, seed)
     found = largest_eigenvalue(product, start, iterations=iterations, tolerance=1e-3)

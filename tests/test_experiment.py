@@ -122,7 +122,7 @@ def test_seeds_that_are_no_numbers_are_refused() -> None:
         parse_seeds("a,b")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 10**6), min_size=2, unique=True))
 def test_lists_of_seeds_are_read_back(seeds: list[int]) -> None:
     assert parse_seeds(",".join(map(str, seeds))) == tuple(seeds)

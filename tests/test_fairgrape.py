@@ -67,13 +67,13 @@ def chosen(importance: list[list[float]], alive: list[bool], keep: int) -> list[
 
 
 @given(problems() | even_problems())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_the_compiled_selection_is_the_plain_one(problem: tuple[list[list[float]], list[bool], int]) -> None:
     assert chosen(*problem) == twin.kept(*problem)
 
 
 @given(problems())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_larger_budget_keeps_what_a_smaller_one_keeps(
     problem: tuple[list[list[float]], list[bool], int],
 ) -> None:

@@ -143,7 +143,7 @@ def test_a_drawn_split_has_its_share_of_each_class_and_is_always_the_same(images
     assert drawn_by(none) == drawn_by(first)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=200),
     test=st.floats(0.01, 0.99),
@@ -477,7 +477,7 @@ def test_texts_that_look_alike_are_noted(images, tmp_path):
     assert class_labels.lookalikes("x", ["a", "b", None, 1, "1"]) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=30))
 def test_texts_are_numbered_in_sorted_order_and_can_be_read_back(texts):
     texts = [f"x{text}" for text in texts]  # no numbers among them
@@ -698,7 +698,7 @@ def test_other_slips(images, tmp_path):
     assert "'race' holds List" in problems(folder.load, images, tmp_path / "n.parquet", groups="race")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damaged=st.sets(st.integers(0, 59), max_size=20))
 def test_kept_and_skipped_are_all(images, tmp_path, damaged):
     table = rows()

@@ -26,7 +26,7 @@ from evenprune.method import Method
 from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
-from evenprune.teacher import Teachers, teacher_of
+from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.training import Fitted, NotFinite, fit
 from tests.training_cases import NAMES, Branching, Stops, data_for, images, network, recipe, trained
 from tests.twins.cross_fitting import Family, Follower
@@ -491,6 +491,32 @@ def test_every_run_learns_from_the_model_it_was_pruned_from(problem: Problem, au
     with torch.no_grad():
         for run, own in enumerate(models):
             torch.testing.assert_close(teacher.soft(index, inputs)[run], own.eval()(inputs[run]))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_runs_that_learn_from_nobody_ask_nobody(problem: Problem, several: bool) -> None:
+    model, data = problem
+    other = folds_in(data).models[0] if several else model
+    models = [None, model, None, other]
+    asked: list[int] = []
+
+    def count(_: nn.Module, given: tuple[Tensor], __: Tensor) -> None:
+        asked.append(len(given[0]))
+
+    hooks = [own.register_forward_hook(count) for own in {model, other}]
+    with torch.no_grad():
+        teacher = teacher_of(models, data.train, recipe(augment=Flip()).on(torch.device("cpu")))
+        asked.clear()
+        index = torch.tensor([[0, 5], [7, 5], [119, 3], [2, 2]])
+        found = teacher.soft(index, data.train.inputs[index])
+        assert sum(asked) == 4  # two samples of each run that is taught
+        for run, own in enumerate(models):
+            wanted = 0 * found[run] if own is None else own.eval()(data.train.inputs[index[run]])
+            torch.testing.assert_close(found[run], wanted)
+        table = teacher_of([None, model], data.train, recipe().on(torch.device("cpu")))
+    assert isinstance(table, Teacher)
+    for hook in hooks:
+        hook.remove()
 
 
 # --- refusals ---

@@ -45,7 +45,7 @@ def arrays(groups: list[tuple[int, int, int]]) -> limits.Counts:
     return limits.Counts(n, b, c, b)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(groups=GROUPS, deviate=st.floats(0.05, 4))
 def test_limits_are_those_of_the_audit(groups: list[tuple[int, int, int]], deviate: float) -> None:
     audit = arrays(groups)
@@ -55,7 +55,7 @@ def test_limits_are_those_of_the_audit(groups: list[tuple[int, int, int]], devia
         np.testing.assert_allclose(own[0].numpy(), theirs, rtol=0, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(groups=GROUPS)
 def test_standard_errors_are_those_of_the_audit(groups: list[tuple[int, int, int]]) -> None:
     audit = arrays(groups)
@@ -66,7 +66,7 @@ def test_standard_errors_are_those_of_the_audit(groups: list[tuple[int, int, int
     np.testing.assert_allclose(found, noise.standard_errors(), rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(groups=GROUPS)
 def test_the_largest_gap_is_at_least_what_the_audits_limits_say(groups: list[tuple[int, int, int]]) -> None:
     audit, z = arrays(groups), limits.quantile(1 - (1 - SHOWN) / len(groups))  # α/G each
@@ -180,7 +180,6 @@ def test_standard_errors_are_those_of_simulation() -> None:
 # --- counting ---
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(-1, 3)), min_size=1, max_size=60

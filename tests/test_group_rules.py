@@ -154,7 +154,7 @@ numbers = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=numbers,
     bins=st.sampled_from([(0.0,), (-3.0, 2.5, 9.0), 2, 4]),
@@ -292,7 +292,7 @@ def tally_of(rows: list[tuple[Any, ...]]) -> Tally:
     return Tally(("race", "sex"), cells, ("a", "b"), cell, pattern, np.array(list(counts.values())))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(rows=samples, n=st.integers(1, 12))
 def test_counted_samples_are_merged_like_columns(rows: list[tuple[Any, ...]], n: int) -> None:
     columns = {"race": [row[0] for row in rows], "sex": [row[1] for row in rows]}

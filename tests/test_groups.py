@@ -97,7 +97,6 @@ some_cell = st.tuples(st.text(max_size=3), st.one_of(st.none(), st.text(max_size
 cell_lists = st.lists(some_cell, min_size=1, max_size=12, unique=True)
 
 
-@settings(deadline=None)
 @given(cell_lists, st.booleans())
 def test_names_are_unique_and_every_cell_is_in_one_group_of_each_family(cells, each):
     grouping = groups.group_cells(cells, ["r", "s"], each=each)
@@ -106,7 +105,7 @@ def test_names_are_unique_and_every_cell_is_in_one_group_of_each_family(cells, e
     assert set(members.tolist()) == set(range(len(grouping)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(cell_lists, st.integers(0, 10**6))
 def test_sum_equals_a_loop_over_cells(cells, seed):
     grouping = groups.group_cells(cells, ["r", "s"], each=True)
@@ -290,7 +289,7 @@ def limits_of(name, unit=""):
     return float(low), float(high), True
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(some_values, st.lists(st.one_of(st.integers(-50, 50), reals), min_size=1, max_size=6), st.booleans())
 def test_every_value_lies_where_its_name_says(values, edges, given_edges):
     rising = sorted({float(e) for e in edges})
@@ -305,7 +304,7 @@ def test_every_value_lies_where_its_name_says(values, edges, given_edges):
             assert value <= high if with_high else value < high
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(reals, min_size=1, max_size=60), st.integers(2, 6))
 def test_larger_values_never_lie_in_a_lower_range(values, count):
     column = groups.binned(values, quantiles=count)
@@ -317,7 +316,7 @@ def test_larger_values_never_lie_in_a_lower_range(values, count):
     assert len(order) <= count
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(2, 8), st.integers(0, 10**6), st.sampled_from(["normal", "lognormal", "integers"]))
 def test_quantiles_make_ranges_of_about_equal_size(count, seed, kind):
     rng = np.random.default_rng(seed)
@@ -403,7 +402,7 @@ def test_how_small_is_a_number(n):
         groups.merge_below(RACE, n)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.one_of(st.none(), st.sampled_from("abcdefgh")), min_size=1, max_size=80), st.integers(1, 20)
 )

@@ -131,7 +131,7 @@ def test_order_is_kept_and_memory_equals_disk(some, tmp_path):
         assert np.array_equal(plain.images[i], image_decoding.pixels(some[i].read_bytes(), 8, Image))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     places=st.lists(st.integers(0, 69), max_size=40), cached=st.booleans(), size=st.sampled_from([None, 5])
 )
@@ -143,7 +143,7 @@ def test_the_pixels_of_a_file_depend_on_nothing_else(some, tmp_path, places, cac
         assert np.array_equal(pixels, image_decoding.pixels(path.read_bytes(), size, Image))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damaged=st.sets(st.integers(0, 39)), cached=st.booleans())
 def test_kept_and_skipped_are_all(some, tmp_path, damaged, cached):
     data = [path.read_bytes() for path in some[:40]]
@@ -217,7 +217,7 @@ def test_dates_and_places_do_not_matter(tmp_path, monkeypatch):
     assert np.array_equal(moved.images, relative.images)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.permutations(range(12)), damaged=st.sets(st.integers(0, 11), max_size=9), copied=st.booleans()
 )

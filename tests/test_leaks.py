@@ -32,7 +32,7 @@ def shared_slowly(one: Tensor, other: Tensor) -> int:
     return sum(any(torch.equal(row, its) for its in other) for row in one)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.integers(2, 30),
     st.integers(2, 30),
@@ -193,7 +193,7 @@ def test_oversampled_tables_are_known_by_the_rows_of_the_other_split() -> None:
     assert found(train=train.repeat(3, 1), test=noise(500, 6, seed=1))[0] == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.sampled_from([(1,), (2,), (1, 600)]), st.integers(0, 9))
 def test_twins_are_counted_as_by_comparing_all_pairs(rows: int, shape: tuple[int, ...], seed: int) -> None:
     values = (

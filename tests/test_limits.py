@@ -47,7 +47,7 @@ counts_triple = st.integers(1, 300).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(counts_triple, st.floats(0.5, 4.5))
 def test_score_limits_equal_the_root_of_the_textbook_statistic(triple, z):
     n, b, c = triple
@@ -57,7 +57,7 @@ def test_score_limits_equal_the_root_of_the_textbook_statistic(triple, z):
     assert (low[0], high[0]) == pytest.approx(twin.paired_limits(b, c, n, z), abs=2e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(counts_triple, min_size=2, max_size=6), st.floats(0.1, 5))
 def test_limits_bracket_estimates_and_widen_with_z(triples, z):
     n, b, c = (a(*x) for x in zip(*triples, strict=True))
@@ -71,7 +71,7 @@ def test_limits_bracket_estimates_and_widen_with_z(triples, z):
     assert np.all(high <= wide_high + 1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(counts_triple, min_size=2, max_size=4))
 def test_excess_limits_equal_mover_longhand(triples):
     n, b, c = (a(*x) for x in zip(*triples, strict=True))
@@ -83,7 +83,7 @@ def test_excess_limits_equal_mover_longhand(triples):
         assert (low[i], high[i]) == pytest.approx(expected, abs=5e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(counts_triple, min_size=2, max_size=8))
 def test_variance_equals_the_contrast_matrix(triples):
     n, b, c = (a(*x) for x in zip(*triples, strict=True))

@@ -322,7 +322,7 @@ PLANS = st.lists(
 
 
 @given(PLANS, st.integers(0, 10_000), st.floats(0.6, 0.93))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_what_goes_never_depended_on_the_inputs(
     plan: list[tuple[str, int, int]], seed: int, sparsity: float
 ) -> None:
@@ -415,7 +415,7 @@ def test_norms_that_are_excluded_or_pruned_themselves_stay() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0.5, 0.97))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_norms_live_where_their_filters_read_something(seed: int, sparsity: float) -> None:
     model = disturbed(tiny(seed), seed)
     before = copy.deepcopy(model.state_dict())

@@ -40,7 +40,7 @@ scores_and_alive = st.integers(1, 12).flatmap(
 
 
 @given(scores_and_alive, st.data())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_choose_is_a_sort_of_every_run_with_exact_counts(
     runs: list[tuple[list[int], list[bool]]], data: st.DataObject
 ) -> None:
@@ -61,7 +61,7 @@ def test_scores_of_minus_infinity_do_not_bring_dead_weights_back() -> None:
 
 
 @given(st.integers(0, 9999), st.integers(1, 50_000_000))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_count_is_the_exact_ceiling(numerator: int, size: int) -> None:
     decimal = f"0.{numerator:04d}"
     assert pruned_count(float(decimal), size) == count(decimal, size)
@@ -133,7 +133,7 @@ def test_as_many_parameters_are_active_as_the_paper_prints(
 
 
 @given(st.integers(0, 10_000))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_pruned_weights_never_return(seed: int) -> None:
     torch.manual_seed(seed)
     model = mlp(6, (10, 10), 3)
@@ -176,7 +176,7 @@ def test_float32_sparsities_mean_what_they_say() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(2, 4), (1, 4), (1, 2), (3, 4)]), st.floats(0, 1))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_pattern_is_kept_on_the_way_and_complete_at_the_end(
     seed: int, pattern: tuple[int, int], share: float
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
@@ -356,7 +356,6 @@ def test_rows_of_one_data_set_are_never_chosen_on_those_of_another() -> None:
     assert [(r["dataset"], r["dual_lr"]) for r in picked] == [("cifar100", 0.1), ("utkface", 0.2)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=6, max_size=6))
 def test_the_choice_never_looks_at_the_audit_split(audit: list[float]) -> None:
     values = [(s, seed, 0.02 * s + 0.01 * seed) for s in (1.0, 2.0, 3.0) for seed in (0, 1)]

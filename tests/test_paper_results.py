@@ -252,7 +252,7 @@ def seeded_runs(draw) -> list[Run]:
     return made
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeded_runs(), st.randoms(use_true_random=False))
 def test_the_order_of_runs_changes_nothing(runs, random):
     shuffled = list(runs)
@@ -260,7 +260,7 @@ def test_the_order_of_runs_changes_nothing(runs, random):
     assert table_of(HARD, shuffled, printed()) == table_of(HARD, runs, printed())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeded_runs())
 def test_a_cell_is_the_mean_of_its_own_seeds_whatever_the_others_are(runs):
     for cell in table_of(HARD, runs, printed()).cells:

@@ -84,7 +84,7 @@ answers = st.lists(st.tuples(*[st.integers(0, 2)] * 3, st.integers(-1, 3)), min_
 
 
 @given(answers)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_the_numbers_of_a_split_are_those_of_the_definition(rows: list[tuple[int, int, int, int]]) -> None:
     labels, dense, pruned, groups = (list(column) for column in zip(*rows, strict=True))
     split = Split(torch.zeros(len(rows), 1), torch.tensor(labels), torch.tensor(groups))

@@ -11,7 +11,7 @@ from torch import nn
 from evenprune.reference import DenseReference
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.integers(-1, 3), st.booleans(), st.floats(0, 10, allow_nan=False)),

@@ -100,7 +100,7 @@ def test_limits_of_the_worst_gap_are_called_one_sided():
         assert re.search(r"worst excess[ |]+one-sided limits[ |]+disparity", head)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=14))
 def test_no_model_is_left_out_unsaid(lengths):
     """Every model has a column, or is named or counted in the line that says for which there is no room."""

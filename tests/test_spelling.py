@@ -70,7 +70,7 @@ def spelled_id(number: int, way: str) -> str:
 ID_ROWS = st.lists(st.tuples(*[st.tuples(IDS, WAYS)] * 3), max_size=20)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ID_ROWS, fixed=st.sampled_from(LONG))
 def test_class_ids_of_any_length_compare_exactly(
     tmp_path: Path, rows: list[tuple[tuple[int, str], ...]], fixed: int

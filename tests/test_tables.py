@@ -111,7 +111,7 @@ def rows_of(classes: st.SearchStrategy[str], known: str) -> st.SearchStrategy[li
     return st.lists(row, max_size=40).map(lambda rows: rows + fixed)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=rows_of(NUMERIC, "1") | rows_of(WORDS, "cat"))
 def test_counts_agree_with_the_row_by_row_twin(tmp_path: Path, rows: list[tuple[str, ...]]) -> None:
     path = tmp_path / "t.csv"

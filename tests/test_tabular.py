@@ -365,7 +365,7 @@ cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
 words = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d=e", "(missing)", "true"]))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(cells, words, st.booleans()), min_size=6, max_size=40),
     st.sampled_from(["csv", "parquet"]),

@@ -58,7 +58,7 @@ def test_equalized_loss_on_the_batch_is_the_gradient_of_the_absolute_value() -> 
         torch.testing.assert_close(weights[0], expected, rtol=1e-9, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), k=st.integers(1, 6), groups=st.integers(1, 5), loss=st.booleans())
 def test_ring_is_a_deque_per_group(data: st.DataObject, k: int, groups: int, loss: bool) -> None:
     """Any stream: absent groups, groups that never fill, missing labels, over k of a group in one batch."""
@@ -90,7 +90,7 @@ def test_ring_is_a_deque_per_group(data: st.DataObject, k: int, groups: int, los
     assert not ring[0, -1].any()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data(), loss=st.booleans())
 def test_table_is_the_latest_outcome_of_every_sample(data: st.DataObject, loss: bool) -> None:
     samples, groups = 12, 3

@@ -399,7 +399,7 @@ def test_labels_without_mosaics_are_refused(tmp_path: Path) -> None:
 # --- invariants ---
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-1, 4), max_size=200))
 def test_the_split_takes_every_image_with_a_race_once(races: list[int]) -> None:
     race = np.array(races, dtype=np.int64)
@@ -410,7 +410,6 @@ def test_the_split_takes_every_image_with_a_race_once(races: list[int]) -> None:
     assert len(split["test"]) == int(0.2 * (race >= 0).sum())
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=1, max_size=30))
 def test_an_intersection_is_named_for_both_of_its_parts(ids: list[tuple[int, int]]) -> None:
     from evenprune.data import faces

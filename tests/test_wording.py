@@ -114,7 +114,7 @@ def test_status_of_a_group():
     assert wording.status(group | {"tiny": True, "violates": True}, 0.02) == "beyond"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(st.characters(), max_size=80))
 def test_no_name_steers_a_terminal_or_breaks_a_line(name):
     safe = wording.visible(name)
@@ -126,7 +126,7 @@ def test_no_name_steers_a_terminal_or_breaks_a_line(name):
     assert wording.visible(safe) == safe
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.text(max_size=80), st.integers(3, 70))
 def test_shortening_keeps_both_ends(text, longest):
     short = wording.shorten(text, longest)

@@ -31,27 +31,35 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Teachers:
-    """Several dense models, each for its own runs: without a fold, one learns from a model without it."""
+    """Dense models, each for its own runs: without a fold, one learns from a model without it."""
 
     each: tuple[Teacher, ...]
     taught: tuple[Tensor, ...]  # by teacher: the places of its runs
-    places: Tensor  # [runs]: where a run is when they stand teacher by teacher
+    places: Tensor  # [runs]: where a run is when they stand teacher by teacher, those without one at the end
 
     def soft(self, index: Tensor, inputs: Tensor) -> Tensor:
-        """As that of a single teacher."""
+        """As that of a single teacher; zeros for runs that have none."""
         pairs = zip(self.each, self.taught, strict=True)
-        return torch.cat([teacher.soft(index[own], inputs[own]) for teacher, own in pairs])[self.places]
+        answers = [teacher.soft(index[own], inputs[own]) for teacher, own in pairs]
+        return torch.cat([*answers, torch.zeros_like(answers[0][:1])])[self.places]
 
 
-def teacher_of(models: Sequence[nn.Module], train: Split, recipe: Recipe) -> Teacher | Teachers:
-    """The answers of the dense models, one model per run, to all training samples, on the split's device."""
-    distinct = list({id(model): model for model in models}.values())
+def teacher_of(models: Sequence[nn.Module | None], train: Split, recipe: Recipe) -> Teacher | Teachers:
+    """The answers of the dense models to all training samples, on the split's device.
+
+    models: what each run learns from, None where it does not; at least one does.
+    """
+    distinct = list({id(model): model for model in models if model is not None}.values())
     each = tuple(_teacher(model, train, recipe) for model in distinct)
-    if len(each) == 1:
+    looked_up = each[0].model is None  # which costs nothing, whoever needs it
+    if len(each) == 1 and (looked_up or None not in models):
         return each[0]
     runs = [[i for i, own in enumerate(models) if own is model] for model in distinct]
     taught = tuple(torch.tensor(own, device=train.labels.device) for own in runs)
-    return Teachers(each, taught, torch.argsort(torch.cat(taught)))
+    together = torch.cat(taught)
+    places = torch.full((len(models),), len(together), device=train.labels.device)
+    places[together] = torch.arange(len(together), device=places.device)
+    return Teachers(each, taught, places)
 
 
 @torch.no_grad()

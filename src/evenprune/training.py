@@ -243,9 +243,9 @@ def _dense_answers(job: Job, name: str, split: Split) -> Predictions:
 
 def _teacher(job: Job, train: Split) -> Teacher | Teachers | None:
     """The dense models' answers, if some method learns from them: each run from the one it began as."""
-    if not any(run.method.needs_teacher for run in job.runs):
-        return None
-    return teacher_of(dense_models(job.crew, job.model, job.data.folds), train, job.recipe)
+    dense = zip(job.crew, dense_models(job.crew, job.model, job.data.folds), strict=True)
+    models = [model if run.method.needs_teacher else None for run, model in dense]
+    return None if all(model is None for model in models) else teacher_of(models, train, job.recipe)
 
 
 def _heldout(
