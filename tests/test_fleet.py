@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evenprune.fleet import CannotWiden, Fleet, Single, extract, load_, single, widen
+from evenprune.fleet import CannotWiden, Fleet, Single, copy_runs_, extract, load_, of_runs, single, widen
 from evenprune.masks import Masks
 from evenprune.models import cifar_resnet56, mlp, mobilenet_v2, resnet34, small_cnn
 from evenprune.wide_layers import part
@@ -289,6 +289,36 @@ def test_load_and_extract_are_inverse() -> None:
     taken = extract(fleet, 0)
     taken.fc.weight.data.zero_()  # type: ignore[union-attr]
     assert extract(fleet, 0).get_parameter("fc.weight").any()  # taken apart, not shared
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+def test_a_fleet_of_some_runs_answers_as_they_do(name: str, laid: torch.memory_format) -> None:
+    build, features = SMALL[name]
+    fleet, models = fleet_and_models(build, features, 4)
+    if len(features) == 3:
+        fleet.to(memory_format=laid)  # type: ignore[call-overload]
+    members = torch.tensor([3, 1, 1])
+    inputs = torch.randn(3, 5, *features, dtype=torch.float64)
+    some = of_runs(fleet, members, sample_input=inputs[0])
+    assert (some.runs, some.training) == (3, False)
+
+    def check(held: list[nn.Module]) -> None:
+        for place, run in enumerate(members.tolist()):
+            expected = held[run].eval()(inputs[place])
+            torch.testing.assert_close(some(inputs)[place], expected, rtol=1e-6, atol=1e-9)
+
+    others = models[::-1]
+    check(models)
+    load_(fleet, others)
+    check(models)  # copies
+    copy_runs_(some, fleet, members)
+    check(others)
+    alone = of_runs(single(models[0].eval()), torch.zeros(2, dtype=torch.int64), sample_input=inputs[0])
+    expected = models[0](inputs[0])
+    torch.testing.assert_close(
+        alone(inputs[:1].expand(2, *inputs.shape[1:]))[1], expected, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_load_and_extract_name_what_is_wrong() -> None:

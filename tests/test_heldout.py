@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenprune import constraint, methods, training
+from evenprune import constraint, heldout, methods, training
 from evenprune.constraint import Method, Outcomes, Plan
 from evenprune.limits import Counts, excess_limits
-from evenprune.predict import Predictions, predict
+from evenprune.predict import Answers, Predictions, predict
 from evenprune.pruning import prune
 from evenprune.recipe import Data, Run, Split
 from evenprune.reference import DenseReference
@@ -335,6 +335,27 @@ def test_a_mixed_fleet_is_separate_runs(problem: tuple[nn.Module, Data]) -> None
         torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
         torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=0, atol=1e-5)
     assert all(bool(one.multipliers.any()) for one in together[: len(HELDOUT)])
+
+
+def test_passes_are_of_the_runs_that_take_them(
+    problem: tuple[nn.Module, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Counted(Answers):
+        def __call__(self) -> tuple[Tensor, Tensor]:
+            asked.append(self.network.runs)
+            return super().__call__()
+
+    monkeypatch.setattr(heldout, "Answers", Counted)
+    passes, batches = HELDOUT["by passes"], HELDOUT["by batch"]
+    for every, runs in (([methods.nft(), passes, batches, passes], 2), ([passes] * 3, 3), ([batches] * 2, 0)):
+        asked.clear()
+        fit(
+            *problem, runs=[Run(method=m, sparsity=0.5, seed=i) for i, m in enumerate(every)], recipe=recipe()
+        )
+        # 15 steps after pruning, a pass before every second of them
+        assert asked == [runs] * 8 * bool(runs)
 
 
 @pytest.mark.parametrize("name", HELDOUT)

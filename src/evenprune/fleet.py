@@ -1,4 +1,4 @@
-"""Many runs of one model as one widened network: `widen`, `load_`, `extract`; and `single` for any model.
+"""Many runs of one model as one network: `widen`, `load_`, `extract`, `of_runs`; `single` for any model.
 
 A fleet takes [runs, batch, *features] and gives [runs, batch, classes]. Its parameters and buffers have the
 names of the original model, and `parameter.unflatten(0, (runs, -1))` separates the runs in any memory format
@@ -149,6 +149,30 @@ def extract(fleet: Fleet | Single, run: int) -> nn.Module:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(fleet.get_parameter(name).requires_grad)
     return model.train(fleet.training)
+
+
+def of_runs(network: Fleet | Single, members: Tensor, *, sample_input: Tensor) -> Fleet:
+    """A fleet of copies, a run for each place in `members`, with the weights that these runs have now.
+
+    `sample_input` is a batch of one run. Raises CannotWiden where the network cannot be widened.
+    """
+    one = extract(network, 0)
+    one.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as it was when it was widened
+    wide = widen(one, len(members), sample_input=sample_input, check=False)
+    if any(t.ndim == 4 and not t.is_contiguous() for t in network.state_dict().values()):
+        wide.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in the stub
+    copy_runs_(wide, network, members)
+    return wide.eval()
+
+
+@torch.no_grad()
+def copy_runs_(wide: Fleet, network: Fleet | Single, members: Tensor) -> None:
+    """Give a fleet `of_runs` the weights and buffers that the network's runs have now."""
+    held = network.state_dict()
+    for name, tensor in wide.state_dict().items():
+        if tensor.ndim:  # the count of batches is one for all runs
+            by_run = held[name].unflatten(0, (network.runs, -1))
+            tensor.copy_(by_run[members].reshape(tensor.shape))
 
 
 def _trace(model: nn.Module) -> fx.GraphModule:

@@ -22,20 +22,8 @@ class GroupFleet:
         """`sample`: a batch of one run. Raises fleet.CannotWiden where the network cannot be widened."""
         self.runs = network.runs
         self.at_once = max(1, min(groups, MOST_MEMBERS // self.runs))
-        one = fleet.extract(network, 0).eval()
-        self.network = fleet.widen(one, self.runs * self.at_once, sample_input=sample, check=False)
-        self._load(network)
-
-    @torch.no_grad()
-    def _load(self, network: fleet.Fleet | fleet.Single) -> None:
-        held = network.state_dict()
-        laid = any(t.ndim == 4 and not t.is_contiguous() for t in held.values())
-        if laid:
-            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in the stub
-        for name, tensor in self.network.state_dict().items():
-            if tensor.ndim:
-                by_run = held[name].unflatten(0, (self.runs, -1))
-                tensor.copy_(by_run.repeat_interleave(self.at_once, 0).reshape(tensor.shape))
+        members = torch.arange(self.runs).repeat_interleave(self.at_once)
+        self.network = fleet.of_runs(network, members.to(sample.device), sample_input=sample)
 
     def arranged(self, values: Tensor) -> Tensor:
         """[groups at once, samples, …] -> [members, samples, …]: every run sees the same."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from evenprune import constraint
 from evenprune.companions import FoldAnswers
 from evenprune.constraint import Outcomes, Plan, State
-from evenprune.fleet import Fleet, Single
+from evenprune.fleet import Fleet, Single, copy_runs_, of_runs
 from evenprune.folds import Folds
 from evenprune.gap_limits import PairedCounts, paired_counts, psi_standard_errors
 from evenprune.predict import Answers, autocast, cross_entropies, evaluating
@@ -67,11 +67,15 @@ class Heldout:
         )
         within = split.inputs.device == device
         self.replay = Replay(self._next, device=device, graph=bool(recipe.graph) and within)
-        self.answers = (
-            Answers(network, split, recipe)
-            if folds is None
-            else FoldAnswers(network, split, recipe, runs=runs, folds=folds)
-        )
+        passes = (self.refresh > 0).nonzero().flatten().to(device)
+        self.members: Tensor | None = None  # the runs that passes are for, where those are not all
+        if folds is not None:
+            self.answers: Answers | FoldAnswers = FoldAnswers(network, split, recipe, runs=runs, folds=folds)
+        elif isinstance(network, Fleet) and 0 < len(passes) < len(runs):
+            self.members, sample = passes, split.at(torch.arange(1, device=device))
+            self.answers = Answers(of_runs(network, passes, sample_input=sample), split, recipe)
+        else:
+            self.answers = Answers(network, split, recipe)
 
     def draw(self, order: Callable[[Run], Tensor], runs: Sequence[Run], step: int) -> None:
         """Before an epoch: in which order its batches are taken, from `step` on."""
@@ -90,7 +94,7 @@ class Heldout:
             self.replay()
         due = (self.refresh > 0) & (step % self.refresh.clamp_min(1) == 0)
         if bool(due.any()):
-            predicted, losses = self.answers()
+            predicted, losses = self._pass()
             constraint.follow_pass_(
                 plan,
                 state,
@@ -100,6 +104,19 @@ class Heldout:
                 dense_correct=self.dense_correct,
                 due=due.to(losses.device) & awake,
             )
+
+    def _pass(self) -> tuple[Tensor, Tensor]:
+        """Predicted classes and cross-entropies of all samples [runs, N]; zeros of runs that take none."""
+        if self.members is None:
+            return self.answers()
+        assert isinstance(self.answers, Answers)
+        assert isinstance(self.answers.network, Fleet)
+        copy_runs_(self.answers.network, self.network, self.members)
+        predicted, losses = (
+            found.new_zeros(self.network.runs, found.shape[1]).index_copy(0, self.members, found)
+            for found in self.answers()
+        )
+        return predicted, losses
 
     @torch.no_grad()
     def _next(self) -> None:
