@@ -162,10 +162,13 @@ def study_findings(found: Sequence[Block]) -> list[Finding]:
 
 
 STANDS = {
-    "better": "clearly less harm",
-    "seems better": "less in every seed",
-    "worse": "clearly more harm",
-    "seems worse": "more in every seed",
+    HARM: {
+        "better": "clearly less harm",
+        "seems better": "less in every seed",
+        "worse": "clearly more harm",
+        "seems worse": "more in every seed",
+    },
+    PAYERS: {"better": "payers clearly better off", "worse": "payers clearly worse off"},
 }
 
 
@@ -174,13 +177,15 @@ def _faced(found: Sequence[Block]) -> dict[str, str]:
     names = dict.fromkeys(name for block in found for name in block.faced)
     said = {}
     for name in names:
-        told = _standings([entry for block in found for entry in block.faced.get(name, [])], HARM)
-        standing = {words: _in_settings(told, word) for word, words in STANDS.items()}
-        parts = [f"{words}: {listed(own)}" for words, own in standing.items() if own]
-        if told:
-            said[name] = (
-                f"{'; '.join(parts)}." if parts else "neither clearly nor in every seed less or more."
-            )
+        entries = [entry for block in found for entry in block.faced.get(name, [])]
+        parts = [
+            f"{words}: {listed(own)}"
+            for measure, standing in STANDS.items()
+            for word, words in standing.items()
+            if (own := _in_settings(_standings(entries, measure), word))
+        ]
+        if any(entry.compared for entry in entries):
+            said[name] = f"{'; '.join(parts)}." if parts else "nothing is clear, or the same in every seed."
     return said
 
 

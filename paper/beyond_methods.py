@@ -12,6 +12,7 @@ BIAS = "NFT + class bias"
 # One training gives both: its last iterate, and the best one that is feasible on the choice split.
 PASSES, FEASIBLE = "CEAG held-out (passes)", "CEAG held-out (best feasible)"
 ALL_PAIRS = "all pairs"
+KD, BOTH = "NFT + KD", "CEAG held-out + KD"
 BASELINES = ("NFT", BIAS, "CEAG")  # what multipliers on unseen samples have to face
 
 
@@ -45,14 +46,14 @@ def _ringed(make: Callable[..., Method], tolerance: Literal["none", "usual", "pa
 
 STUDY: dict[str, Kind] = {  # in every setting
     "NFT": Kind(methods.nft),
-    "NFT + KD": Kind(methods.kd),
+    KD: Kind(methods.kd),
     BIAS: Kind(methods.nft, "after", sees_heldout=True),
     "EL + RB": Kind(methods.el_rb, "none", "el", rings=True),
     "CEAG": _ringed(methods.ceag, "usual"),
     "CEAG (table)": Kind(partial(methods.ceag, estimator="table"), "usual", "usual"),
     PASSES: _heldout(),
     FEASIBLE: _heldout(keep="feasible", keep_on="choice"),
-    "CEAG held-out + KD": _heldout(distill=0.9, temperature=4.0),
+    BOTH: _heldout(distill=0.9, temperature=4.0),
     "FairGRAPE": Kind(methods.fairgrape, scored=True),
 }
 LOWER = "CEAG held-out (lower limit)"
@@ -89,7 +90,7 @@ FORMULATIONS: dict[str, Kind] = {
 KINDS = STUDY | ONCE | EXTRAS | FORMULATIONS
 METHODS = {name: place for place, name in enumerate(KINDS)}  # the order of tables
 BY_SIZE = (PASSES, FEASIBLE, LOWER)  # in one setting, with every number of held-out samples
-SPARSER = ("NFT", "NFT + KD", BIAS, "CEAG", *BY_SIZE, "CEAG held-out + KD")  # in one that is harmed more
+SPARSER = ("NFT", KD, BIAS, "CEAG", *BY_SIZE, BOTH)  # in one that is harmed more
 
 
 def made(name: str, **told: Any) -> Method:
@@ -121,6 +122,8 @@ def is_formulation(name: str) -> bool:
     return name in FORMULATIONS and name not in STUDY
 
 
-def is_rival_of_baselines(name: str) -> bool:
-    """Multipliers that follow unseen samples: they have to face more than NFT."""
-    return KINDS[name].follows_unseen and name != BIAS
+def baselines_of(name: str) -> tuple[str, ...]:
+    """What multipliers that follow unseen samples have to face, whatever else they are compared with."""
+    if not KINDS[name].follows_unseen or name == BIAS:
+        return ()
+    return (*BASELINES, KD) if name == BOTH else BASELINES

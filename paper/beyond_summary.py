@@ -19,7 +19,7 @@ from evenprune.verdict import Audit
 from paper import runner
 from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
 from paper.beyond_measures import PAYERS, SPREAD, gap_of, spread_of
-from paper.beyond_methods import BASELINES, KINDS, METHODS, constraints_of, is_rival_of_baselines
+from paper.beyond_methods import BASELINES, KINDS, METHODS, baselines_of, constraints_of
 from paper.beyond_paired import Paired, Row, Setting, Versus
 from paper.beyond_pooled import BETTER, Difference
 from paper.results_file import Document
@@ -259,8 +259,7 @@ def _entry(
 ) -> Entry:
     options = Options(tolerance=tolerance)
     audits = tuple(audit_tally(tally_of(row["changes"]["audit"]), options) for row in rows)
-    faced = [b for b in BASELINES if b != against] if is_rival_of_baselines(rows[0]["method"]) else []
-    others = {baseline: paired.versus(rows, baseline) for baseline in faced}
+    others = {b: paired.versus(rows, b) for b in baselines_of(rows[0]["method"]) if b != against}
     versus, payers = paired.versus(rows, against), paired.payers(Setting.of(rows[0]))
     return Entry(name, tuple(rows), audits, against, versus, others, steps, tuned_on, payers)
 

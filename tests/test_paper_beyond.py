@@ -47,7 +47,7 @@ from paper import (
 )
 from paper.beyond_cells import Cell, Grid, cells_of, chosen, method_of
 from paper.beyond_data import LATE, SOURCES, Groups, Images
-from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, PASSES, STUDY
+from paper.beyond_methods import BIAS, BOTH, FEASIBLE, FORMULATIONS, KINDS, PASSES, STUDY
 from paper.beyond_results import Origin
 from paper.beyond_train import Bench
 from paper.beyond_views import Views
@@ -661,6 +661,7 @@ def test_the_tables_have_every_method_once_and_are_paired_with_nft(finished: tup
         steps = {"none": 0, "usual": 2, "el": 1, "dro": 0}[kind.steps]  # the last table has every dual step
         tables = 2 if name == "NFT" else 3
         faced = 2 * (kind.follows_unseen and name != BIAS)  # against the class bias and CEAG as well
+        faced += name == BOTH  # and against distillation alone
         assert sum(line.startswith(f"{name}  ") for line in told) == tables + faced + steps, name
     assert "floor max ψ" in text
     assert " to " in text

@@ -32,7 +32,7 @@ from paper import (
 )
 from paper.beyond_cells import Cell, cells_of
 from paper.beyond_measures import PAYERS, gap_of, groups_worse, payers_of
-from paper.beyond_methods import BIAS, FEASIBLE, FORMULATIONS, KINDS, ONCE, PASSES, SPARSER, STUDY
+from paper.beyond_methods import BIAS, BOTH, FEASIBLE, FORMULATIONS, KD, KINDS, ONCE, PASSES, SPARSER, STUDY
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import Block
 from tests import audit_documents
@@ -558,11 +558,12 @@ def test_multipliers_on_unseen_samples_face_the_class_bias_and_ceag_too() -> Non
         "CEAG": [PASSES],
     }
     told = findings(documents)
+    here = f"{PASSES} (1 of 1 setting)"
     assert told[f"Multipliers on unseen samples, against {BIAS}"] == (
-        f"clearly more harm: {PASSES} (1 of 1 setting)."
+        f"clearly more harm: {here}; payers clearly worse off: {here}."
     )
     assert told["Multipliers on unseen samples, against CEAG"] == (
-        "neither clearly nor in every seed less or more."
+        "nothing is clear, or the same in every seed."
     )
     page = html_of(documents)
     shown = [
@@ -572,6 +573,16 @@ def test_multipliers_on_unseen_samples_face_the_class_bias_and_ceag_too() -> Non
     # Against the class bias: 600 instead of 300 of the 3,000 samples of the first group are lost.
     told = ["-3.3 ± 0.0", "+6.7 ± 0.0", "+10.0 ± 0.0", "+6.7 ± 0.0", "96.7 ± 0.0"]
     assert [number_in(cell) for cell in row[1:]] == told
+
+
+def test_multipliers_with_distillation_face_distillation_alone() -> None:
+    documents = made({"NFT": [WORST] * 3, KD: [WORSE] * 3, PASSES: [WORSE] * 3, BOTH: [EVEN] * 3})
+    (block,) = rival(documents)
+    assert [e.method for e in block.faced[KD]] == [BOTH]
+    told, here = findings(documents), f"{BOTH} (1 of 1 setting)"
+    assert told[f"Multipliers on unseen samples, against {KD}"] == (
+        f"clearly less harm: {here}; payers clearly better off: {here}."
+    )
 
 
 def test_every_method_can_be_compared_with_any_other() -> None:
