@@ -24,7 +24,7 @@ from paper.beyond_words import FEW, PLANNED, baseline, dataset, limits, short_ti
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
 SETTLED = 0.1  # share of Σ|λ| that a settled one moves at the most in the last epochs
-OVERSHOT = "Payers given more than they had lost"
+OVERSHOT = "Payers farther ahead than they had been behind"
 Finding = tuple[str, str]  # a heading and what it says
 
 
@@ -34,8 +34,8 @@ Finding = tuple[str, str]  # a heading and what it says
 def standing(entry: Entry, measure: str = HARM) -> str:
     """ "better", "worse": the limits say so; "seems better", "seems worse": they do not, but every seed does.
 
-    "overshot": payers for certain lose less, and are given more than they lost; "mixed": now better, now
-    worse; "few": too few seeds to say; "unknown": no seed was compared.
+    "overshot": payers for certain lose less, and are farther ahead than they were behind; "mixed": now
+    better, now worse; "few": too few seeds to say; "unknown": no seed was compared.
     """
     found = entry.difference(measure)
     if found is None:
@@ -131,7 +131,7 @@ def _spared(found: Sequence[Block]) -> str:
     told = standings(found, PAYERS)
     better, over = (sum(word in own for own in told.values()) for word in ("better", "overshot"))
     spared = " The groups that held-out samples show to pay are clearly better off with {} of {}."
-    beyond = " With {} of {} they get more than they had lost, at the cost of others."
+    beyond = " With {} of {} they are farther ahead of the average than they had been behind."
     parts = ((spared, better), (beyond, over))
     return "".join(said.format(count, len(told)) for said, count in parts if count)
 
@@ -145,7 +145,7 @@ def study_findings(found: Sequence[Block]) -> list[Finding]:
     payers, range_ = (standings(found, measure) for measure in (PAYERS, "pairwise_disparity"))
     findings = [
         *_if_any(f"Payers clearly better off than with {found[0].against}", _in_settings(payers, "better")),
-        *_if_any(f"{OVERSHOT}, at the cost of others", _in_settings(payers, "overshot")),
+        *_if_any(OVERSHOT, _in_settings(payers, "overshot")),
         *_if_any("Payers clearly worse off", _in_settings(payers, "worse")),
         (f"Clearly less harm than {found[0].against}", _names(_in_settings(told, "better"))),
         *_if_any("Less in every seed, but not clearly", _in_settings(told, "seems better")),

@@ -151,8 +151,9 @@ def _findings(found: Sequence[Block]) -> Section:
     under = (
         f"On unseen data, minus {base}'s, in points: mean ± standard deviation over seeds; the limits of the "
         "mean, and in how many seeds it is better. Coloured if in all, bold if clearly. What overshoots "
-        f"gives payers more than they lost with {base}, at the cost of others. The row of {base} is its own "
-        "value. A dash: not planned there. Settings that look at fewer held-out samples follow below."
+        f"puts payers farther ahead of the average than they are behind it with {base}. The row of {base} "
+        "is its own value. A dash: not planned there. Settings that look at fewer held-out samples follow "
+        "below."
     )
     said = findings_list(findings.study_findings(found))
     main = [block for block in found if not is_variant(block, found)]

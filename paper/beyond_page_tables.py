@@ -19,7 +19,7 @@ from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 SPLITS = {"train": "Training data", "audit": "Unseen data"}
 INKS = {
     "better": "within sure",
-    "overshot": "beyond",
+    "overshot": "beyond sure",
     "worse": "beyond sure",
     "seems better": "within",
     "seems worse": "beyond",

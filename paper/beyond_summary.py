@@ -145,9 +145,12 @@ class Entry:
 
     @property
     def overshoots(self) -> bool:
-        """Whether payers are now given more than they lost with the baseline, at the cost of others."""
-        own, apart = self.spread("audit", PAYERS), self.apart(PAYERS)
-        return own is not None and apart is not None and own.mean < -abs(own.mean - apart.mean)
+        """Whether payers are now farther ahead of the average than they were behind it with the baseline."""
+        apart = self.apart(PAYERS)
+        if apart is None:
+            return False
+        own = statistics.fmean(gap_of(row["changes"]["audit"], self.payers) for row in self.versus.rows)
+        return own < -(own - apart.mean)
 
 
 @dataclass(frozen=True)

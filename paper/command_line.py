@@ -173,7 +173,7 @@ def ended(work: Callable[[], None]) -> int:
     try:
         work()
     except (InputProblems, NoRoom, NotFinite, CheckpointError) as error:
-        print(error, file=sys.stderr)
+        print(str(error).replace("recipe.fleet_size =", "--fleet"), file=sys.stderr)
         return 2
     except BrokenPipeError:  # its reader has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

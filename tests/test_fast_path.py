@@ -1,5 +1,7 @@
 """What makes training fast must not change what it finds: compiled, streamed, traced, evaluated late."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -240,6 +242,27 @@ def test_without_a_graph_work_is_just_done() -> None:
     replay("another key")
     assert len(calls) == 2
     assert replay.captured is None
+
+
+@pytest.mark.parametrize("at", ["the work", "the end of the capture"])
+def test_a_capture_without_room_is_told_as_that(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    @contextlib.contextmanager
+    def capture(*_: Any, **__: Any) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            if at == "the work":
+                raise
+            raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+    def work() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    replay = Replay(work, device=torch.device("cpu"), graph=True)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory\.$"):
+        replay._capture(())
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,7 @@ def test_a_fleet_of_some_runs_answers_as_they_do(name: str, laid: torch.memory_f
     inputs = torch.randn(3, 5, *features, dtype=torch.float64)
     some = of_runs(fleet, members, sample_input=inputs[0])
     assert (some.runs, some.training) == (3, False)
+    assert all(t.is_contiguous(memory_format=laid) for t in some.state_dict().values() if t.ndim == 4)
 
     def check(held: list[nn.Module]) -> None:
         for place, run in enumerate(members.tolist()):

@@ -27,7 +27,7 @@ from evenprune.predict import predict
 from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, Teachers, teacher_of
-from evenprune.training import Fitted, NotFinite, fit
+from evenprune.training import Fitted, NoRoom, NotFinite, fit
 from tests.training_cases import NAMES, Branching, Stops, data_for, images, network, recipe, trained
 from tests.twins.cross_fitting import Family, Follower
 
@@ -442,6 +442,24 @@ def test_a_companion_that_diverges_later_stops_all_as_it_has_no_result(problem: 
     wild = replace(CROSSED, dual_lr=1e38)
     runs = [Run(method=methods.nft(), sparsity=0.5, seed=9), Run(method=wild, sparsity=0.5, seed=9)]
     with pytest.raises(NotFinite, match=r"without fold \d\), by step"):
+        fit(*problem, runs=runs, recipe=recipe())
+
+
+def test_where_memory_is_short_companions_are_not_parted_from_their_run(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(training, "_train", full)
+    runs = [Run(method=CROSSED, sparsity=0.5, seed=seed) for seed in range(3)]
+    with pytest.raises(
+        NoRoom, match=r"too small for 1 run and 3 companions .*: take a smaller recipe\.batch"
+    ):
+        fit(*problem, runs=runs[:1], recipe=recipe())
+    with pytest.raises(NoRoom, match=r"for 2 runs and 6 companions .*\(recipe\.fleet_size = 4\), or take"):
+        fit(*problem, runs=runs[:2], recipe=recipe())
+    with pytest.raises(NoRoom, match=r"for 3 runs and 9 companions .*\(recipe\.fleet_size = 6\), or take"):
         fit(*problem, runs=runs, recipe=recipe())
 
 

@@ -358,6 +358,15 @@ def test_passes_are_of_the_runs_that_take_them(
         assert asked == [runs] * 8 * bool(runs)
 
 
+def test_held_out_samples_may_be_of_another_type(problem: tuple[nn.Module, Data]) -> None:
+    model, data = problem
+    held = data.evaluate["heldout"]
+    splits = data.evaluate | {"heldout": replace(held, inputs=held.inputs.half())}
+    runs = [Run(method=method, sparsity=0.5) for method in (HELDOUT["by passes"], methods.nft())]
+    found = fit(model, replace(data, evaluate=splits), runs=runs, recipe=recipe(precision="bfloat16"))
+    assert found[0].multipliers.any()
+
+
 @pytest.mark.parametrize("name", HELDOUT)
 def test_a_resumed_training_is_the_whole_one(
     problem: tuple[nn.Module, Data], tmp_path: Any, name: str

@@ -471,26 +471,38 @@ def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None
     assert here["Payers clearly worse off"] == "FairGRAPE (+13.3 points)"
 
 
-def test_payers_who_are_given_more_than_they_lost_are_told_apart() -> None:
+def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:
     """Apples lose 6.7 points with NFT; ψ of (0, 600, 600) of 3,000 each is 0 − 13.3 %."""
     documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "CEAG": [(0, 600, 600)] * 3})
     assert headline(documents).endswith(
-        "better off with 1 of 2. With 1 of 2 they get more than they had lost, at the cost of others."
+        "off with 1 of 2. With 1 of 2 they are farther ahead of the average than they had been behind."
     )
     told = findings(documents)
     assert told["Payers clearly better off than with NFT"] == "NFT + KD (1 of 1 setting)"
-    assert told["Payers given more than they had lost, at the cost of others"] == "CEAG (1 of 1 setting)"
+    assert told["Payers farther ahead than they had been behind"] == "CEAG (1 of 1 setting)"
     assert told["Groups clearly closer together (Ψ_PW)"] == "NFT + KD (1 of 1 setting)"
     assert told["Groups clearly farther apart (Ψ_PW)"] == "CEAG (1 of 1 setting)"
     (block,) = blocks_of(documents)
     here = dict(beyond_findings.block_findings(block))
-    assert here["Payers given more than they had lost"] == "CEAG (−20.0 points)"
+    assert here["Payers farther ahead than they had been behind"] == "CEAG (−20.0 points)"
     payers = {e.name: (e.overshoots, beyond_findings.standing(e, PAYERS)) for e in block.entries[1:]}
     assert payers == {"NFT + KD": (False, "better"), "CEAG": (True, "overshot")}
     ceag = next(e for e in block.entries if e.name == "CEAG")
+    assert beyond_findings.standing(ceag) == "mixed"
+    assert re.search(r'class="num [^"]*beyond sure"[^>]*><b>−20\.0<', html_of(documents))
     assert beyond_findings.counts(ceag, PAYERS).endswith("; 3 of 3 seeds better; overshoots")
     assert "overshoots" not in beyond_findings.counts(ceag)
-    # As much as they lost is not more.
+    # Who overshoots may still harm less: max ψ of (0, 330, 330) is 3.7 points, of (300, 0, 0) 6.7.
+    (less,) = blocks_of(made({"NFT": [(300, 0, 0)] * 3, "CEAG": [(0, 330, 330)] * 3}))
+    assert [beyond_findings.standing(less.entries[1], m) for m in (PAYERS, beyond_findings.HARM)] == [
+        "overshot",
+        "better",
+    ]
+    # Seeds without a partner are not compared: only theirs would be farther ahead.
+    lost = {"NFT": [WORSE] * 3, "CEAG": [(200, 300, 400)] * 3 + [(0, 900, 900)] * 3}
+    (some,) = blocks_of(made(lost))
+    assert beyond_findings.standing(some.entries[1], PAYERS) == "better"
+    # As far as they were behind is not farther.
     (even,) = blocks_of(made({"NFT": [WORSE] * 3, "CEAG": [(100, 300, 500)] * 3}))
     assert beyond_findings.standing(even.entries[1], PAYERS) == "better"
 

@@ -25,6 +25,7 @@ from evenprune.models import cifar_resnet56, mobilenet_v2, small_cnn
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split
 from evenprune.tally import InputProblems
+from evenprune.training import NoRoom
 from paper import (
     cells,
     cifar100,
@@ -791,6 +792,14 @@ def test_images_are_looked_for_where_data_get_puts_them(
     monkeypatch.setenv("EVENPRUNE_CIFAR100", str(tmp_path / "elsewhere"))
     assert command_line.images_of("cifar100", root) == tmp_path / "elsewhere"
     assert cifar100.parser().parse_args(["table"]).data == tmp_path / "elsewhere"
+
+
+def test_what_a_user_can_mend_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> None:
+        raise NoRoom("too small for 25 runs: train fewer at once (recipe.fleet_size = 12).")
+
+    assert command_line.ended(full) == 2
+    assert capsys.readouterr().err == "too small for 25 runs: train fewer at once (--fleet 12).\n"
 
 
 def test_neither_polars_nor_typer_nor_rich_is_needed() -> None:

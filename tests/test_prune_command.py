@@ -236,6 +236,11 @@ def test_a_memory_that_is_too_small_is_one_message(
         conducted(PruneFlags(**at_home | {"seeds": "4", "out": "runs/no-room"}))
 
 
+def test_a_diverged_training_names_the_flag(at_home: dict[str, Any]) -> None:
+    with pytest.raises(InputProblems, match=r"Lower the learning rate or the dual step, set --clip-norm"):
+        conducted(PruneFlags(**at_home | {"lr": 1e30, "out": "runs/wild"}))
+
+
 def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) -> None:
     refused(
         prune(place, "--sparsity", "0.9999", data="labels.npz"), "labels outside 0 … 3", "is not reachable"

@@ -151,6 +151,23 @@ def test_a_distilled_fleet_is_separate_runs_also_with_augmentation(problem: tupl
         assert len({round(float(weights(one).sum()), 5) for one in together}) == 5  # they are five methods
 
 
+def test_the_dense_model_answers_for_those_who_learn_from_it(
+    problem: tuple[nn.Module, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[int] = set()
+    soft = Teacher.soft
+
+    def counted(self: Teacher, index: Tensor, inputs: Tensor) -> Tensor:
+        asked.add(len(index))
+        assert self.logits is None  # answers to inputs as they are would never be read
+        return soft(self, index, inputs)
+
+    monkeypatch.setattr(Teacher, "soft", counted)
+    every = [methods.nft(), methods.kd(), methods.nft(), methods.performance_weighted()]
+    fit(*problem, runs=runs_of(*every), recipe=recipe(augment=Flip()))
+    assert asked == {2}
+
+
 def test_distillation_brings_the_pruned_model_nearer_to_the_dense_one(problem: tuple[nn.Module, Any]) -> None:
     model, data = problem
     every = [methods.nft(), methods.kd(distill=1.0, temperature=2.0)]

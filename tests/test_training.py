@@ -15,7 +15,7 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenprune import fleet, methods
+from evenprune import fleet, methods, training
 from evenprune.augment import Both, Crop, Flip
 from evenprune.draws import sample_order
 from evenprune.element_wise import why_steps_mix
@@ -29,8 +29,9 @@ from evenprune.loop import (
     train_step,
 )
 from evenprune.masks import Masks
-from evenprune.predict import predict
+from evenprune.predict import Answers, predict
 from evenprune.recipe import Data, Recipe, Run, Split
+from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, NoRoom, fit
 from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
@@ -230,7 +231,8 @@ def test_constraints_sleep_until_pruning_has_ended(fitted: list[Fitted]) -> None
 
 
 def test_a_bounded_loss_is_not_told_as_an_accuracy_gap(problem: tuple[nn.Module, Data]) -> None:
-    bounds = [methods.el_rb(k=5), methods.celg(tolerance=0.1, k=5), methods.group_dro()]
+    plain = replace(methods.ceag(tolerance=0.1, k=5), against_dense=False)  # an accuracy, and no gap
+    bounds = [methods.el_rb(k=5), methods.celg(tolerance=0.1, k=5), methods.group_dro(), plain]
     runs = [Run(method=m, sparsity=0.6, seed=0) for m in (*bounds, methods.ceag(tolerance=0.0, k=5))]
     *losses, ceag = fit(*problem, runs=runs, recipe=recipe())
     for one in losses:
@@ -249,6 +251,23 @@ class Fills:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
+def test_the_last_evaluations_have_the_memory_of_the_steps(
+    problem: tuple[nn.Module, Data], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(Replay, "forget", lambda _: events.append("forget"))
+
+    class Told(Answers):
+        def __call__(self) -> tuple[Tensor, Tensor]:
+            held = any(p.grad is not None for p in self.network.parameters())
+            events.append(f"{'with' if held else 'without'} gradients")
+            return super().__call__()
+
+    monkeypatch.setattr(training, "Answers", Told)
+    fit(*problem, runs=[Run(method=methods.nft(), sparsity=0.6)], recipe=recipe(only_at_end=("train",)))
+    assert events == ["with gradients"] * 5 + ["forget"] + ["without gradients"] * 2
+
+
 def test_too_many_runs_for_the_memory_are_told_what_to_do(
     problem: tuple[nn.Module, Data], tmp_path: Path
 ) -> None:
@@ -263,7 +282,7 @@ def test_too_many_runs_for_the_memory_are_told_what_to_do(
         fit(*problem, runs=runs[:1], recipe=recipe(), hooks=[Fills()], folder=tmp_path)
     said = str(caught.value)
     assert "for 1 run of these samples: take a smaller recipe.batch_size, in another folder.\n" in said
-    assert f"checkpoint is {tmp_path / 'checkpoint.safetensors'}; a smaller evaluate_batch may go" in said
+    assert f"checkpoint is {tmp_path / 'checkpoint.safetensors'}: with another recipe.evaluate_batch" in said
     smaller = recipe(evaluate_batch=7)
     assert len(fit(*problem, runs=runs[:1], recipe=smaller, folder=tmp_path)[0].history) == 5
 

@@ -170,9 +170,13 @@ def copy_runs_(wide: Fleet, network: Fleet | Single, members: Tensor) -> None:
     """Give a fleet `of_runs` the weights and buffers that the network's runs have now."""
     held = network.state_dict()
     for name, tensor in wide.state_dict().items():
-        if tensor.ndim:  # the count of batches is one for all runs
-            by_run = held[name].unflatten(0, (network.runs, -1))
-            tensor.copy_(by_run[members].reshape(tensor.shape))
+        copy_parts_(tensor, held[name], members, runs=network.runs)
+
+
+def copy_parts_(target: Tensor, source: Tensor, members: Tensor, *, runs: int) -> None:
+    """The parts of some of `runs` runs, side by side; a count of batches is one for all of them."""
+    chosen = source.unflatten(0, (runs, -1))[members] if source.ndim else source  # type: ignore[no-untyped-call]
+    target.copy_(chosen.reshape(target.shape))
 
 
 def _trace(model: nn.Module) -> fx.GraphModule:

@@ -4,6 +4,7 @@ They are a split of their own; or, in passes, all training samples, each answere
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from statistics import median
 
 import torch
@@ -67,15 +68,8 @@ class Heldout:
         )
         within = split.inputs.device == device
         self.replay = Replay(self._next, device=device, graph=bool(recipe.graph) and within)
-        passes = (self.refresh > 0).nonzero().flatten().to(device)
-        self.members: Tensor | None = None  # the runs that passes are for, where those are not all
-        if folds is not None:
-            self.answers: Answers | FoldAnswers = FoldAnswers(network, split, recipe, runs=runs, folds=folds)
-        elif isinstance(network, Fleet) and 0 < len(passes) < len(runs):
-            self.members, sample = passes, split.at(torch.arange(1, device=device))
-            self.answers = Answers(of_runs(network, passes, sample_input=sample), split, recipe)
-        else:
-            self.answers = Answers(network, split, recipe)
+        self.passes = (self.refresh > 0).nonzero().flatten().to(device)  # the runs that take them
+        self.told = (recipe, runs, folds)
 
     def draw(self, order: Callable[[Run], Tensor], runs: Sequence[Run], step: int) -> None:
         """Before an epoch: in which order its batches are taken, from `step` on."""
@@ -107,16 +101,31 @@ class Heldout:
 
     def _pass(self) -> tuple[Tensor, Tensor]:
         """Predicted classes and cross-entropies of all samples [runs, N]; zeros of runs that take none."""
-        if self.members is None:
+        if self.copies is None:
             return self.answers()
-        assert isinstance(self.answers, Answers)
-        assert isinstance(self.answers.network, Fleet)
-        copy_runs_(self.answers.network, self.network, self.members)
+        copy_runs_(self.copies, self.network, self.passes)
         predicted, losses = (
-            found.new_zeros(self.network.runs, found.shape[1]).index_copy(0, self.members, found)
+            found.new_zeros(self.network.runs, found.shape[1]).index_copy(0, self.passes, found)
             for found in self.answers()
         )
         return predicted, losses
+
+    @cached_property
+    def answers(self) -> Answers | FoldAnswers:
+        recipe, runs, folds = self.told
+        if folds is not None:
+            return FoldAnswers(self.network, self.split, recipe, runs=runs, folds=folds)
+        return Answers(self.network if self.copies is None else self.copies, self.split, recipe)
+
+    @cached_property
+    def copies(self) -> Fleet | None:
+        """Of the runs that take passes, where those are not all."""
+        _, runs, folds = self.told
+        if folds is not None or not isinstance(self.network, Fleet) or len(self.passes) == len(runs):
+            return None
+        sample = self.split.at(torch.arange(1, device=self.passes.device))
+        same = next(self.network.parameters()).dtype  # only its shape matters
+        return of_runs(self.network, self.passes, sample_input=sample.to(same))
 
     @torch.no_grad()
     def _next(self) -> None:

@@ -110,6 +110,7 @@ AS_FLAGS = {
     "recipe.batch_size": "--batch-size",
     "recipe.fleet_size =": "--fleet",
     "recipe.clip_norm": "--clip-norm",
+    ": with another recipe.evaluate_batch, data_on_device or graph the same call goes on from there": "",
     "needs heldout=…, samples": f"needs a held-out split ({HELDOUT_ROWS}), samples",
     "there is none: give prune(heldout=…)": f"there is none: {HELDOUT_ROWS}",
     "give it as heldout=…, and name that": f"{HELDOUT_ROWS}, and name heldout",

@@ -53,9 +53,18 @@ class Replay:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.work()
         except RuntimeError as error:
+            if full := _out_of_memory(error):
+                raise full from None
             raise RuntimeError(
                 f"A step cannot be captured as a CUDA graph: {error}\n"
                 "Something in the model, the augmentation or the optimizer reads a value back from the GPU. "
                 "Train with Recipe(graph=False)."
             ) from error
         self.captured, self.key = graph, key
+
+
+def _out_of_memory(error: BaseException | None) -> torch.OutOfMemoryError | None:
+    """What ended a capture may be told by the error that ending it raised in turn."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__context__
+    return error

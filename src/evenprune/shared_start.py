@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from evenprune import constraint, divergence
+from evenprune.fleet import copy_parts_
 from evenprune.history import epoch_row
 from evenprune.loop import Loop, parameter_groups
 from evenprune.recipe import Recipe, Run
 from evenprune.resume import load_optimizer
-from evenprune.wide_layers import part
 
 # What a method does before its constraints act: which weights go, which samples are drawn, which loss.
 EARLY = ("importance", "sampling", "distill", "temperature", "focus", "floor", "targets")
@@ -74,16 +74,18 @@ def _spread(value: Any, of: Tensor) -> Any:
 @torch.no_grad()
 def hand_over(early: Loop, loop: Loop, of: Sequence[int]) -> None:
     """Every run goes on from where its start ended: weights, statistics, masks, momenta, learning rate."""
+    members = torch.tensor(of, device=loop.device)
     for theirs, ours in ((early.network, loop.network), (early.masks, loop.masks)):
         source = theirs.state_dict()
         for name, tensor in ours.state_dict().items():
-            _copy(tensor, source[name], of)
+            copy_parts_(tensor, source[name], members, runs=len(early.runs))
     held = early.optimizer.state_dict()
     parameters = [p for group in loop.optimizer.param_groups for p in group["params"]]
     theirs_too = [p for group in early.optimizer.param_groups for p in group["params"]]
     state = {
         place: {
-            name: _widened(value, theirs_too[place], parameters[place], of) for name, value in entries.items()
+            name: _widened(value, theirs_too[place], parameters[place], members, len(early.runs))
+            for name, value in entries.items()
         }
         for place, entries in held["state"].items()
     }
@@ -93,19 +95,10 @@ def hand_over(early: Loop, loop: Loop, of: Sequence[int]) -> None:
     divergence.remember(loop.rest, loop.network.state_dict())
 
 
-def _widened(value: Any, own: Tensor, wanted: Tensor, of: Sequence[int]) -> Any:
+def _widened(value: Any, own: Tensor, wanted: Tensor, members: Tensor, runs: int) -> Any:
     """A momentum of all runs; other things of an optimizer, such as counts of steps, as they are."""
     if not (isinstance(value, Tensor) and value.shape == own.shape and value.ndim):
         return value
     wide = torch.empty_like(wanted, dtype=value.dtype, requires_grad=False)
-    _copy(wide, value, of)
+    copy_parts_(wide, value, members, runs=runs)
     return wide
-
-
-def _copy(target: Tensor, source: Tensor, of: Sequence[int]) -> None:
-    if not target.ndim:  # a count of batches, one for all runs
-        target.copy_(source)
-        return
-    count = max(of) + 1
-    for run, place in enumerate(of):
-        part(target, run, len(of)).copy_(part(source, place, count))

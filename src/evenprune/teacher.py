@@ -15,15 +15,18 @@ from evenprune.recipe import Recipe, Split
 
 @dataclass(frozen=True)
 class Teacher:
-    logits: Tensor  # [samples, classes] of the dense model on the training inputs as they are
-    model: nn.Module | None  # the dense model itself, where inputs are changed at random before they are used
+    """Its answers to all training inputs as they are, or itself, where these are changed at random."""
+
+    logits: Tensor | None  # [samples, classes]
+    model: nn.Module | None
     precision: Precision = "float32"
 
     @torch.no_grad()
     def soft(self, index: Tensor, inputs: Tensor) -> Tensor:
         """Logits for the samples of index [runs, batch], whose inputs are [runs, batch, …]."""
-        if self.model is None:
+        if self.logits is not None:
             return self.logits[index]
+        assert self.model is not None
         with autocast(inputs.device, self.precision):
             logits: Tensor = self.model(inputs.flatten(0, 1))
         return logits.float().view(*index.shape, -1)
@@ -51,7 +54,7 @@ def teacher_of(models: Sequence[nn.Module | None], train: Split, recipe: Recipe)
     """
     distinct = list({id(model): model for model in models if model is not None}.values())
     each = tuple(_teacher(model, train, recipe) for model in distinct)
-    looked_up = each[0].model is None  # which costs nothing, whoever needs it
+    looked_up = each[0].logits is not None  # which costs nothing, whoever needs it
     if len(each) == 1 and (looked_up or None not in models):
         return each[0]
     runs = [[i for i, own in enumerate(models) if own is model] for model in distinct]
@@ -66,10 +69,12 @@ def teacher_of(models: Sequence[nn.Module | None], train: Split, recipe: Recipe)
 def _teacher(model: nn.Module, train: Split, recipe: Recipe) -> Teacher:
     device = train.labels.device
     model = copy.deepcopy(model).to(device).eval().requires_grad_(False)
+    if recipe.augment is not None:
+        return Teacher(None, model, recipe.precision)
     with autocast(device, recipe.precision):
         chunks = torch.split(torch.arange(len(train), device=device), recipe.evaluate_batch)
         logits = [model(train.at(index)).float() for index in chunks]
-    return Teacher(torch.cat(logits), None if recipe.augment is None else model, recipe.precision)
+    return Teacher(torch.cat(logits), None)
 
 
 def primal_losses(

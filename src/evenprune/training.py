@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -111,6 +112,7 @@ def fit(
 
     A run that diverges after the last pruning keeps the weights of its last good epoch (`Fitted.diverged`),
     and the others go on; where it happens earlier, to all of them or to a companion, NotFinite is raised.
+    NoRoom is raised where a fleet needs more memory than the device has.
     """
     place = torch.device(device)
     recipe = (recipe or Recipe()).on(place)
@@ -135,6 +137,7 @@ def fit(
             try:
                 fitted += _fit_fleet(job)
             except torch.OutOfMemoryError as error:
+                traceback.clear_frames(error.__traceback__)  # they hold the fleet that had no room
                 raise NoRoom(_no_room(job)) from error
             if on_gpu:  # a captured step refers to itself; its memory is for the next fleet
                 gc.collect()
@@ -298,7 +301,7 @@ def _train(
                 memory.traces.append(loop.now.trace.to("cpu", copy=True))
             _end_epoch(loop, memory, job, row, seconds)
             _tell(hooks, loop, memory, job)
-        loop.replay.forget()  # its memory is for evaluations of splits that no epoch has looked at
+        _give_up_steps(loop)
         if loop.best:
             memory.last = _answered(answers, job)
             put_back_best(loop.best, loop.network)
@@ -308,6 +311,13 @@ def _train(
     finally:
         for hook in hooks:
             hook.finish()
+
+
+def _give_up_steps(loop: Loop) -> None:
+    """After the last one: their memory is for evaluations of splits that no epoch has looked at."""
+    loop.replay.forget()
+    loop.optimizer.zero_grad()
+    loop.heldout = None
 
 
 def _train_early(
@@ -451,12 +461,18 @@ def _not_finite(said: str, lines: Sequence[str], folder: Path | None, kept: str 
 
 
 def _no_room(job: Job) -> str:
-    runs, elsewhere = len(job.crew), "" if job.folder is None else ", in another folder"
-    fewer = f"train fewer at once (recipe.fleet_size = {runs // 2}), or " if runs > 1 else ""
+    runs, others = len(job.runs), len(job.crew) - len(job.runs)
+    who = f"{runs} run{'s' * (runs > 1)}{f' and {others} companions' * (others > 0)}"
+    least = max(len(with_companions([run], job.data.folds)) for run in job.runs)
+    fewer = max(len(job.crew) // 2, least)
+    ways = [f"train fewer at once (recipe.fleet_size = {fewer})"] if fewer < len(job.crew) else []
+    ways += ["take a smaller recipe.batch_size"]
+    elsewhere = "" if job.folder is None else ", in another folder"
     kept = ""
     if job.path is not None and job.path.exists():
-        kept = f"\nThe last checkpoint is {job.path}; a smaller evaluate_batch may go on from there."
+        changes = "with another recipe.evaluate_batch, data_on_device or graph"
+        kept = f"\nThe last checkpoint is {job.path}: {changes} the same call goes on from there."
     return (
-        f"The memory of {job.device} is too small for {runs} run{'s' * (runs > 1)} of these samples: "
-        f"{fewer}take a smaller recipe.batch_size{elsewhere}.{kept}"
+        f"The memory of {job.device} is too small for {who} of these samples: {', or '.join(ways)}"
+        f"{elsewhere}.{kept}"
     )
