@@ -16,7 +16,7 @@ from evenprune.draws import augment_draws
 from evenprune.recipe import Augment, Run, Split
 from evenprune.tally import InputProblems
 from evenprune.training import fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import data_for, images, network, precisely, recipe, trained
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ALL: list[Augment] = [
@@ -293,8 +293,7 @@ def in_colour(split: Split) -> Split:
 
 
 def test_a_run_in_a_fleet_sees_what_it_sees_alone() -> None:
-    raw = images(80)
-    model = trained(network(), raw, epochs=2)
+    model, raw = precisely()
     split = in_colour(raw)
     data = data_for(model, split, test=split)
     told = recipe(
@@ -308,7 +307,7 @@ def test_a_run_in_a_fleet_sees_what_it_sees_alone() -> None:
     for one, run in zip(together, runs, strict=True):
         (alone,) = fit(model, data, runs=[run], recipe=told)
         for name, tensor in alone.model.state_dict().items():
-            torch.testing.assert_close(one.model.state_dict()[name], tensor, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(one.model.state_dict()[name], tensor, rtol=0, atol=1e-9)
     again = fit(model, data, runs=runs, recipe=told)
     for first, second in zip(together, again, strict=True):
         for name, tensor in first.model.state_dict().items():

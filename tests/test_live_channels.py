@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import statistics
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -541,16 +542,17 @@ def test_a_result_tells_of_models_that_answer_otherwise_in_evaluation(traceable:
 def test_pruned_models_answer_alike_in_training_and_evaluation_and_in_every_precision(together: bool) -> None:
     """With all their norms, filters that read constants made up to 100 % of the answers differ."""
     runs = [Run(method=methods.nft(), sparsity=0.93, seed=seed) for seed in (0, 2, 3)]
-    problem, blind, spread = still_channels.data(), 0, 0
+    problem, blind, spread, alike = still_channels.data(), 0, 0, list[float]()
     for own in [runs] if together else [[run] for run in runs]:
         for one in fit(still_channels.narrow(), problem, runs=own, recipe=still_channels.recipe(0.05)):
-            with torch.no_grad():
-                by_batch = copy.deepcopy(one.model).train()(problem.train.inputs).argmax(1)
+            by_batch, moves = still_channels.in_training(one.model, problem.train)
+            assert moves > 1e-5  # no channel that is left stands still
             whole = predict(one.model, problem.train).predictions
             half = predict(one.model, problem.train, precision="bfloat16").predictions
-            assert (whole == by_batch).float().mean() > 0.8  # running statistics lag behind
             assert (whole == half).float().mean() > 0.95
+            alike.append(float((whole == by_batch).float().mean()))
             blind += still_channels.blind(one.model)
             spread += len(whole.unique()) > 1
+    assert statistics.median(alike) > 0.8  # where weights move to the end, running statistics lag behind
     assert blind > 0  # else this shows nothing
     assert spread > 1

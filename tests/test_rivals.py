@@ -22,7 +22,7 @@ from evenprune.predict import predict
 from evenprune.recipe import Run
 from evenprune.teacher import Teacher, primal_losses
 from evenprune.training import Fitted, fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import data_for, images, precisely, recipe
 from tests.twins.streams import outcomes, training_set
 
 ON = torch.tensor(True)
@@ -30,9 +30,8 @@ ON = torch.tensor(True)
 
 @pytest.fixture(scope="module")
 def problem() -> tuple[nn.Module, Any]:
-    train = images(120)
-    model = trained(network(), train)
-    return model, data_for(model, train, train=train, test=images(60, seed=5))
+    model, train = precisely()
+    return model, data_for(model, train, train=train, test=images(60, seed=5, dtype=torch.float64))
 
 
 def runs_of(*every: Method) -> list[Run]:
@@ -147,7 +146,7 @@ def test_a_distilled_fleet_is_separate_runs_also_with_augmentation(problem: tupl
         together = fit(*problem, runs=runs_of(*every), recipe=recipe(**changes))
         for run, one in zip(runs_of(*every), together, strict=True):
             alone = fit(*problem, runs=[run], recipe=recipe(**changes))[0]
-            torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
+            torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=1e-9)
         assert len({round(float(weights(one).sum()), 5) for one in together}) == 5  # they are five methods
 
 
@@ -224,8 +223,8 @@ def test_group_dro_beside_other_methods(problem: tuple[nn.Module, Any]) -> None:
     together = fit(*problem, runs=runs_of(*every), recipe=recipe())
     for run, one in zip(runs_of(*every), together, strict=True):
         alone = fit(*problem, runs=[run], recipe=recipe())[0]
-        torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=2e-5)
-        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=0, atol=1e-5)
+        torch.testing.assert_close(weights(one), weights(alone), rtol=0, atol=1e-9)
+        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=0, atol=1e-9)
     assert together[0].multipliers[-1].std() > 0.001
 
 
@@ -241,7 +240,7 @@ def test_balanced_sampling_draws_every_group_as_often() -> None:
 def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, Any]) -> None:
     together = fit(*problem, runs=runs_of(methods.nft(), methods.balanced()), recipe=recipe())
     alone = fit(*problem, runs=runs_of(methods.nft(), methods.balanced())[1:], recipe=recipe())
-    torch.testing.assert_close(weights(together[1]), weights(alone[0]), rtol=0, atol=2e-5)
+    torch.testing.assert_close(weights(together[1]), weights(alone[0]), rtol=0, atol=1e-9)
 
 
 # --- which iterate is kept ---

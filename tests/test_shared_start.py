@@ -20,10 +20,10 @@ from evenprune.recipe import Run
 from evenprune.shared_start import EARLY, beginners, can_be_handed_over, start_of, starts
 from evenprune.trackers import Hook
 from evenprune.training import Fitted, fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import data_for, images, precisely, recipe
 
-TRAIN, TEST, HELD = images(seed=1), images(60, seed=2), images(60, seed=3)
-DENSE = trained(network(), TRAIN)
+DENSE, TRAIN = precisely()
+TEST, HELD = (images(60, seed=seed, dtype=torch.float64) for seed in (2, 3))
 DATA = data_for(DENSE, TRAIN, test=TEST, heldout=HELD)
 CEAG = methods.ceag(tolerance=0.01, dual_lr=0.5, k=3)
 PAIRS = methods.pairwise(tolerance=0.0, dual_lr=0.1, k=3)
@@ -50,10 +50,10 @@ def near(value: float | None) -> float | None:
 def assert_same(one: Fitted, other: Fitted) -> None:
     assert one.run == other.run
     for name, tensor in other.model.state_dict().items():
-        torch.testing.assert_close(one.model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(one.model.state_dict()[name], tensor, rtol=0, atol=1e-9, msg=name)
     for mask, slow in zip(one.masks.buffers(), other.masks.buffers(), strict=True):
         assert torch.equal(mask, slow)
-    torch.testing.assert_close(one.multipliers, other.multipliers, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(one.multipliers, other.multipliers, rtol=0, atol=1e-9)
     assert one.multipliers.shape == other.multipliers.shape
     for row, slow in zip(one.history, other.history, strict=True):
         assert set(row) == set(slow)

@@ -34,7 +34,7 @@ from evenprune.recipe import Data, Recipe, Run, Split
 from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, NoRoom, fit
-from tests.training_cases import NAMES, Branching, data_for, images, network, recipe, trained
+from tests.training_cases import NAMES, Branching, data_for, images, network, precisely, recipe, trained
 from tests.twins.plain_loop import Plain
 
 ALL_KINDS = [
@@ -168,6 +168,13 @@ def test_a_step_waits_for_nothing_and_allocates_no_new_state() -> None:
         loop.totals["loss"].sum().item()
 
 
+THREE = [
+    Run(method=methods.nft(), sparsity=0.6, seed=0),
+    Run(method=methods.nft_es(on="test"), sparsity=0.6, seed=0),
+    Run(method=methods.ceag(tolerance=0.0, dual_lr=0.5, k=5), sparsity=0.8, seed=1),
+]
+
+
 @pytest.fixture(scope="module")
 def problem() -> tuple[nn.Module, Data]:
     split = images()
@@ -176,14 +183,14 @@ def problem() -> tuple[nn.Module, Data]:
 
 
 @pytest.fixture(scope="module")
+def precise() -> tuple[nn.Module, Data]:
+    model, split = precisely()
+    return model, data_for(model, split, train=split, test=images(80, seed=5, dtype=torch.float64))
+
+
+@pytest.fixture(scope="module")
 def fitted(problem: tuple[nn.Module, Data]) -> list[Fitted]:
-    model, data = problem
-    runs = [
-        Run(method=methods.nft(), sparsity=0.6, seed=0),
-        Run(method=methods.nft_es(on="test"), sparsity=0.6, seed=0),
-        Run(method=methods.ceag(tolerance=0.0, dual_lr=0.5, k=5), sparsity=0.8, seed=1),
-    ]
-    return fit(model, data, runs=runs, recipe=recipe(epochs=7))
+    return fit(*problem, runs=THREE, recipe=recipe(epochs=7))
 
 
 def test_every_run_ends_at_its_own_sparsity(fitted: list[Fitted]) -> None:
@@ -323,11 +330,10 @@ def test_a_count_of_batches_is_that_of_the_training_whatever_is_kept(fitted: lis
     assert len(counts) == 1
 
 
-def test_a_run_alone_is_the_run_in_the_fleet(fitted: list[Fitted], problem: Any) -> None:
-    model, data = problem
-    for one in fitted:
-        (alone,) = fit(model, data, runs=[one.run], recipe=recipe(epochs=7))
-        torch.testing.assert_close(weights(alone.model), weights(one.model), rtol=1e-3, atol=1e-4)
+def test_a_run_alone_is_the_run_in_the_fleet(precise: tuple[nn.Module, Data]) -> None:
+    for one in fit(*precise, runs=THREE, recipe=recipe(epochs=7)):
+        (alone,) = fit(*precise, runs=[one.run], recipe=recipe(epochs=7))
+        torch.testing.assert_close(weights(alone.model), weights(one.model), rtol=0, atol=1e-9)
         assert alone.kept_epoch == one.kept_epoch
 
 
@@ -419,9 +425,9 @@ def test_lbfgs_is_refused_in_plain_words(problem: Any, seeds: tuple[int, ...]) -
 
 
 def test_multipliers_have_the_form_of_the_own_method_whoever_trains_beside(
-    problem: Any, tmp_path: Any
+    precise: Any, tmp_path: Any
 ) -> None:
-    model, data = problem
+    model, data = precise
     two_sided = methods.two_sided(tolerance=0.0, dual_lr=0.3, k=5)
     kinds = [methods.nft(), *ALL_KINDS[1:4:2], two_sided, ALL_KINDS[5]]
     kinds.append(methods.all_pairs(tolerance=0.0, dual_lr=0.3, k=5))
@@ -430,11 +436,11 @@ def test_multipliers_have_the_form_of_the_own_method_whoever_trains_beside(
     assert [one.multipliers.shape[1] for one in together] == [0, 3, 3, 6, 1, 9]
     for i, one in enumerate(together):
         (alone,) = fit(model, data, runs=[one.run], recipe=recipe(epochs=4))
-        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(one.multipliers, alone.multipliers, rtol=0, atol=1e-9)
         (place,) = tmp_path.glob(f"{i:03d}-*/metrics.jsonl")
         written = [json.loads(line)["multipliers"] for line in place.read_text().splitlines()]
         assert written == [row["multipliers"] for row in one.history]
-        assert torch.equal(torch.tensor(written).view(one.multipliers.shape), one.multipliers)
+        assert torch.equal(one.multipliers.new_tensor(written).view_as(one.multipliers), one.multipliers)
     assert all(one.multipliers.abs().sum() > 0 for one in together[1:])
 
 
@@ -454,13 +460,13 @@ def test_what_would_mix_the_runs_trains_them_one_at_a_time(changes: Any, problem
     assert same_models(both[1], second)
 
 
-def test_small_fleets_give_what_a_large_one_gives(problem: Any) -> None:
-    model, data = problem
+def test_small_fleets_give_what_a_large_one_gives(precise: Any) -> None:
+    model, data = precise
     runs = [Run(method=methods.nft(), sparsity=0.5, seed=s) for s in range(3)]
     large = fit(model, data, runs=runs, recipe=recipe(epochs=2))
     small = fit(model, data, runs=runs, recipe=recipe(epochs=2, fleet_size=2))
     for a, b in zip(large, small, strict=True):
-        torch.testing.assert_close(weights(a.model), weights(b.model), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights(a.model), weights(b.model), rtol=0, atol=1e-9)
 
 
 def test_schedulers_step_by_epoch_or_by_batch(problem: Any) -> None:
