@@ -220,7 +220,8 @@ def shown_of(flags: Namespace, where: Where) -> Document:
 def show(flags: Namespace, where: Where) -> None:
     held = shown_of(flags, where)
     answers = beyond_answers.read(beyond_answers.path_of(where.results))
-    for line in beyond_table.lines(held, answers, tolerance=flags.tolerance, against=flags.against):
+    told = {"tolerance": flags.tolerance, "against": flags.against, "markdown": flags.markdown}
+    for line in beyond_table.lines(held, answers, **told):
         where.say(line)
 
 

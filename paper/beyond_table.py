@@ -1,13 +1,16 @@
-"""The study as plain text: one table a setting, all methods × {train, unseen}, and paired differences."""
+"""The study as text or Markdown: a table a setting, all methods × {train, unseen}, paired differences."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from evenprune.reading import counted
 from evenprune.wording import MISSING
 from paper import beyond_words as words
 from paper.beyond_cells import key_of
-from paper.beyond_methods import BASELINES
+from paper.beyond_measures import PAYERS
+from paper.beyond_methods import BASELINES, METHODS, STUDY
 from paper.beyond_paired import Row
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import DISPARITIES, MEASURES, SHOWN, Block, Entry, blocks, newest_timings
@@ -15,51 +18,86 @@ from paper.beyond_words import HELD_SPLITS, TITLES, percent, plain
 from paper.results_file import Document
 
 MIXED = "*"
+GLANCE = ("accuracy", "max_excess_gap", PAYERS)
 
 
 def lines(
-    results: Document, answers: Document, *, tolerance: float | None = None, against: str = BASELINES[0]
+    results: Document,
+    answers: Document,
+    *,
+    tolerance: float | None = None,
+    against: str = BASELINES[0],
+    markdown: bool = False,
 ) -> list[str]:
     """Everything that `show` prints. Percent; mean ± standard deviation over seeds."""
     timed = newest_timings(results)
     if not results["runs"] and not timed:
         return ["No run is finished yet."]
-    found = list[str]()
-    for block in sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order):
-        found += [words.title(block.setting), ""]
-        found += [*aligned(_numbers(block)), ""]
-        found += [*aligned(_heldout(block)), ""]
-        found += [*aligned(_paired(against, block.entries)), ""]
-        for baseline, entries in block.faced.items():
-            found += [*aligned(_paired(baseline, entries)), ""]
-        found += [*aligned(_multipliers(block)), ""] if block.constraints else []
-    return [*found, *([*aligned(_timings(timed)), ""] if timed else []), *_legend()]
+    form, title = (marked, "## {}") if markdown else (aligned, "{}")
+    every = sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order)
+    whole = [block for block in every if block.setting.heldout_used is None]
+    found = [title.format("At a glance"), "", *form(_glance(whole)), ""] if len(whole) > 1 else []
+    for block in every:
+        tables = [_numbers(block), _heldout(block), _paired(against, block.entries)]
+        tables += [_paired(baseline, entries) for baseline, entries in block.faced.items()]
+        tables += [_multipliers(block)] if block.constraints else []
+        found += [title.format(words.title(block.setting)), ""]
+        found += [line for table in tables for line in (*form(table), "")]
+    found += [*form(_timings(timed)), ""] if timed else []
+    if markdown:
+        return [*HEAD, *found, title.format("Words"), "", *(f"- {words}" for words in LEGEND)]
+    return [*found, *(line for words in LEGEND for line in textwrap.wrap(words, 100))]
 
 
-def _legend() -> list[str]:
-    return [
-        "A dual step is chosen on held-out samples that nothing follows (“choice”): within the tolerance of",
-        "the method the most accurate, else of those that are not shown to be beyond it, else the smallest",
-        "max ψ; of other formulations by their own constraints on training data. Never on the audit split,",
-        "which is what “unseen” stands for.",
-        "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
-        "payers: the fifth of the groups that NFT takes most from by held-out and choice samples; their",
-        "mean ψ. spread: standard deviation of ψ over groups, without what chance adds to it.",
-        "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
-        "would settle: samples of a group that would turn inconclusive audits into others.",
-        "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
-        "clipped: sample weights of a run that would have been negative, and were set to zero.",
-        "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
-        "carried over: how much of the groups' held-out gaps is there on unseen samples (the slope of a",
-        "line over groups, means of seeds); worse: groups that lose more unseen samples than in “against”.",
-        "against: paired by seed and audit sample; limits (about 95 %) of the mean, for other seeds and",
-        "samples; “same” is the share of samples that both put into the same class.",
-        "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed”",
-        "(fractions; CELG and EL: losses); “held” counts seeds; the change is that of the last 10 epochs.",
-    ]
+HEAD = (
+    "# Unseen data: all tables",
+    "",
+    "Written by `python paper/beyond.py show --markdown`. Percent; mean ± standard deviation over seeds.",
+    "",
+)
+LEGEND = (
+    "A dual step is chosen on held-out samples that nothing follows (“choice”): within the tolerance of "
+    "the method the most accurate, else of those that are not shown to be beyond it, else the smallest "
+    "max ψ; of other formulations by their own constraints on training data. Never on the audit split, "
+    "which is what “unseen” stands for.",
+    "noise floor: what max ψ and Ψ_PW would be on so many audit samples if no group had been harmed.",
+    "payers: the fifth of the groups that NFT takes most from by held-out and choice samples; their "
+    "mean ψ. spread: standard deviation of ψ over groups, without what chance adds to it.",
+    "limits of max ψ: 95 %, by the audit; de-biased: without what chance adds to a maximum.",
+    "would settle: samples of a group that would turn inconclusive audits into others.",
+    "seconds with a *: in a fleet of runs that cost more and less, so not of the method alone.",
+    "clipped: sample weights of a run that would have been negative, and were set to zero.",
+    "followed: samples of a group whose ψ moved multipliers or class bias, and its standard error there.",
+    "carried over: how much of the groups' held-out gaps is there on unseen samples (the slope of a "
+    "line over groups, means of seeds); worse: groups that lose more unseen samples than in “against”.",
+    "against: paired by seed and audit sample; limits (about 95 %) of the mean, for other seeds and "
+    "samples; “same” is the share of samples that both put into the same class.",
+    "constraints: every dual step; “train” is the left side of the worst one, to be at most “allowed” "
+    "(fractions; CELG and EL: losses); “held” counts seeds; the change is that of the last 10 epochs.",
+)
 
 
 # --- the tables ---
+
+
+def _glance(found: Sequence[Block]) -> Iterator[list[str]]:
+    """Settings side by side, of unseen data; what is of one setting alone stands in its own table."""
+    told = " · ".join(TITLES[m] for m in GLANCE)
+    yield [f"unseen: {told}", *words.short_titles(found, brief=True)]
+    by_method = [{entry.method: entry for entry in block.entries} for block in found]
+    for method in filter(STUDY.__contains__, METHODS):
+        own = [there.get(method) for there in by_method]
+        if any(own):
+            yield [method, *(_in_short(entry) if entry else MISSING for entry in own)]
+    floors = (block.entries[0].floor("max_excess_gap").mean if block.entries else None for block in found)
+    yield ["max ψ by chance alone", *(MISSING if f is None else f"{100 * f:.1f}" for f in floors)]
+
+
+def _in_short(entry: Entry) -> str:
+    means = [entry.spread("audit", measure) for measure in GLANCE]
+    told = " · ".join(MISSING if mean is None else f"{100 * mean.mean:z.1f}" for mean in means)
+    few = len(entry.rows) < words.FEW
+    return f"{told} ({counted(len(entry.rows), 'seed', 'seeds')})" if few else told
 
 
 def _numbers(block: Block) -> Iterator[list[str]]:
@@ -128,6 +166,13 @@ def aligned(table: Iterable[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def marked(table: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown: its first column to the left, the others to the right."""
+    head, *rows = [[text.replace("|", "\\|") for text in row] for row in table]
+    line = [":--", *["--:"] * (len(head) - 1)]
+    return ["| " + " | ".join(row) + " |" for row in (head, line, *rows)]
 
 
 def finished(rows: Iterable[Row], wanted: Iterable[Row]) -> list[str]:

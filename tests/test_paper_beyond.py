@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import signal
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -691,6 +692,54 @@ def test_negative_weights_are_told_where_there_were_any(finished: tuple[Path, Be
     plain, other = (re.split(r"\s{2,}", line) for line in told[3:5])
     assert re.split(r"\s{2,}", told[2])[-2] == "clipped"
     assert (plain[0], plain[-2], other[0], other[-2]) == ("NFT", "–", "NFT + KD", "1,234")
+
+
+def test_settings_stand_side_by_side_before_all_else(finished: tuple[Path, Bench]) -> None:
+    results, answers = beyond_results.read(finished[0] / "beyond.json"), answers_of(finished[0])
+    told = beyond_table.lines(results, answers)
+    begin = told.index("At a glance") + 2
+    head, *lines = (re.split(r"\s{2,}", line) for line in told[begin : told.index("", begin)])
+    assert head == ["unseen: accuracy · max ψ · payers' ψ", "Superclass", "Class"]
+    assert {line[0] for line in lines} == {*STUDY, "max ψ by chance alone"}
+    plain = next(line for line in lines if line[0] == "NFT")
+    own = [row for row in results["runs"] if (row["method"], row["groups"]) == ("NFT", "class")]
+    mean = statistics.fmean(row["audit"]["accuracy"] for row in own)
+    assert plain[2].startswith(f"{100 * mean:.1f} · ")
+    assert plain[2].endswith(f"({len(own)} seeds)")  # fewer than three
+    missing = [row for row in results["runs"] if (row["method"], row["groups"]) != ("CEAG", "class")]
+    told = beyond_table.lines(results | {"runs": missing}, answers)
+    assert next(line for line in told if line.startswith("CEAG  ")).endswith(" –")
+
+
+def test_tables_of_markdown_say_the_same(finished: tuple[Path, Bench]) -> None:
+    results, answers = beyond_results.read(finished[0] / "beyond.json"), answers_of(finished[0])
+    plain = beyond_table.lines(results, answers)
+    marked = beyond_table.lines(results, answers, markdown=True)
+    assert marked[0].startswith("# ")
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in marked if line.startswith("|")]
+    cells = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
+    tables = [row for row in cells if not set("".join(row)) <= {"-", ":"}]
+    found = [line for line in plain if len(re.split(r"\s{2,}", line.strip())) > 1]
+    assert tables == [re.split(r"\s{2,}", line.strip()) for line in found]
+    assert all(sum(map(len, table)) for table in tables)
+
+
+def numbers_in(text: str) -> tuple[list[str], list[float]]:
+    """What stands between its numbers, and these."""
+    number = r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?"
+    return re.split(number, text), [float(n.replace(",", "")) for n in re.findall(number, text)]
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_docs_are_of_the_kept_results() -> None:
+    """But for rounding on another machine: they are what `show --markdown` prints."""
+    kept = runner.ROOT / "paper" / "results" / "beyond.json"
+    results, answers = beyond_results.read(kept), beyond_answers.read(beyond_answers.path_of(kept))
+    told = "\n".join(beyond_table.lines(results, answers, markdown=True)) + "\n"
+    written = (runner.ROOT / "docs" / "unseen-tables.md").read_text(encoding="utf-8")
+    (words, now), (same, then) = numbers_in(told), numbers_in(written)
+    assert words == same
+    assert now == pytest.approx(then, rel=0.02, abs=0.11)
 
 
 def test_tables_without_answers_or_runs_are_told_too(finished: tuple[Path, Bench]) -> None:

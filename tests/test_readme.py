@@ -1,4 +1,4 @@
-"""The README's snippets run as they stand, and what it names exists."""
+"""The snippets of README and docs run as they stand, and what they name exists."""
 
 import re
 import shlex
@@ -17,9 +17,14 @@ from tests.commands import called
 from tests.photo_cases import photos
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-AUDIT, ONE_CALL, OWN_LOOP, OWN_IMAGES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-(PRUNE_IMAGES,) = re.findall(r"```\n(evenprune prune .*?)```", README, flags=re.DOTALL)
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("paper/*.md")))
+}
+README, IMAGES = PAGES["README.md"], PAGES["docs/images.md"]
+AUDIT, ONE_CALL, OWN_LOOP = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+(OWN_IMAGES,) = re.findall(r"```python\n(.*?)```", IMAGES, flags=re.DOTALL)
+PRUNE_IMAGES, *AGAIN = re.findall(r"```\n(evenprune prune .*?)```", README + IMAGES, flags=re.DOTALL)
 
 
 def samples(n, seed):
@@ -87,6 +92,7 @@ def photo_place(tmp_path_factory):
 
 
 def test_own_images_command(photo_place):
+    assert [PRUNE_IMAGES] == AGAIN
     name, *command = shlex.split(PRUNE_IMAGES.replace("\\\n", " "))
     assert name == "evenprune"
     done = called(*command, "--epochs", 6, "--pruning-epochs", 2, cwd=photo_place)
@@ -119,6 +125,23 @@ def test_own_images_snippet(photo_place, monkeypatch, capsys):
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(\w+\.py)`", README))))
 def test_modules_that_the_readme_names_exist(name):
     assert (ROOT / "src" / "evenprune" / name).exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)]+)\)", PAGES[page])
+    for place, _, section in (link.partition("#") for link in links):
+        there = (ROOT / page).parent / place if place else ROOT / page
+        assert there.exists(), place
+        if section:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert section in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_all_pages_can_be_reached_from_the_readme():
+    reached = set(re.findall(r"\]\(([^)#]+\.md)", README))
+    assert reached | {"README.md", "paper/README.md"} == set(PAGES)
+    assert "paper/README.md" in PAGES["docs/paper.md"]
 
 
 def test_every_method_is_in_the_readme():
