@@ -19,8 +19,21 @@ from paper.beyond_methods import ALL_PAIRS, BIAS, FEASIBLE, KINDS, PASSES, group
 from paper.cells import ceag_settings
 
 DATASET = "cifar100"
-GROUPINGS = {"cifar100": ("superclass", "class"), "utkface": ("race",)}  # to choose from, the usual one first
-SPARSITY = {"cifar100": 0.95, "utkface": FACES_SPARSITY}  # that the study is about
+SMALL = "small_faces"  # gender predicted, groups by age
+# To choose from, the usual one first.
+GROUPINGS = {"cifar100": ("superclass", "class"), "utkface": ("race",), SMALL: ("age",)}
+AGES = {  # ranges of age, and where they begin
+    "under 5": 0,
+    "5–14": 5,
+    "15–24": 15,
+    "25–34": 25,
+    "35–44": 35,
+    "45–59": 45,
+    "60–74": 60,
+    "75 and over": 75,
+}
+NO_LABELS = ("age",)  # groups that are neither labels nor unions of them: no class bias is for them
+SPARSITY = {"cifar100": 0.95, "utkface": FACES_SPARSITY, SMALL: 0.95}  # that the study is about
 TOLERANCE = 0.01  # where the paper has none
 PAIR_TOLERANCE = 0.02  # of Ψ_PW and of all pairs: |ψ| ≤ 1 % for all groups bounds Δ_i − Δ_j by 2 %
 LOSS_TOLERANCE = 0.05  # of CELG, in nats
@@ -93,6 +106,8 @@ def cells_of(grid: Grid, *, names: Sequence[str], seeds: Sequence[int], augment:
     ]
     if ALL_PAIRS in names and grid.groups == "class":
         problems.append("all pairs are for superclasses: 100 classes would be 9,900 constraints")
+    if BIAS in names and grid.groups in NO_LABELS:
+        problems.append(f"{BIAS} is for groups that are labels, or unions of them, not for {grid.groups}")
     if problems:
         raise InputProblems(problems)
     by_kind: dict[str, Sequence[float | None]] = {
@@ -190,6 +205,7 @@ def riders(cell: Cell, grid: Grid) -> list[Cell]:
             heldout_used=used,
         )
         for own in found
+        if own.groups not in NO_LABELS
         for used in (None, *grid.sizes.get(own.groups, ()))
     ]
 

@@ -5,22 +5,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evenprune.augment import Both, Crop, Flip
 from evenprune.data import cifar100
-from evenprune.models import cifar_resnet56
+from evenprune.models import cifar_resnet56, small_cnn
 from evenprune.paper_printed import FACES
 from evenprune.recipe import Augment, Recipe, Split
 from paper import beyond_cells, beyond_splits, runner, utkface
 from paper import cifar100 as tables
-from paper.beyond_cells import SPARSITY, TASKS
+from paper.beyond_cells import AGES, SMALL, SPARSITY, TASKS
 from paper.beyond_views import Grouping
 from paper.cells import el_dual_lr
+from paper.utkface import GENDER
 
 LATE = ("train", "audit")  # evaluated after the last epoch only
 RUNS: dict[str, Any] = {"only_at_end": LATE}  # where a recipe is not the paper's
+BY_PIXEL: dict[str, Any] = {"channels_last": True}  # faster on a CPU, too
 # Dual steps to choose from, by the paper's; of EL + RB fewer classes bear larger ones.
 AROUND, EL_AROUND = (0.25, 1.0, 5.0), {"race": (1.0, 3.0, 10.0), "class": (0.3, 1.0, 3.0)}
 
@@ -64,6 +67,7 @@ class Source:
     """A data set of the study."""
 
     read: Callable[[argparse.Namespace], Images]
+    folder: str  # what its images are called where data sets lie
     network: Callable[[], nn.Module]  # untrained
     recipe: Recipe  # of the runs, without augmentation
     augment: Augment
@@ -76,7 +80,8 @@ class Source:
     sparsity: float
     dro_steps: Sequence[float]
     classes_of: Mapping[str, int]  # groups -> classes of each
-    sizes: Mapping[str, Sequence[float]]  # groups -> numbers of held-out samples a group, below all of them
+    # Groups -> numbers of held-out samples a group, below all of them, that class biases are fitted to.
+    sizes: Mapping[str, Sequence[float]]
     importance_batches: Mapping[str, int]  # groups -> batches of FairGRAPE's scores
     refresh: int  # steps from one pass over the held-out samples to the next: four passes an epoch
     fleet: int  # runs at once
@@ -108,6 +113,30 @@ def read_faces(flags: argparse.Namespace) -> Images:
     return Images(train, test, groups, {"image_size": flags.image_size})
 
 
+# --- the same faces, so small that two CPU cores are enough: gender predicted, groups by age ---
+
+
+def read_small_faces(flags: argparse.Namespace) -> Images:
+    faces = utkface.faces_of(GENDER, flags)
+    train, test = faces.split("train"), faces.split("test")
+    groups = Groups(tuple(AGES), *(ranges_of(faces[name][2]["age"]) for name in ("train", "test")))
+    train, test = replace(train, groups=groups.train), replace(test, groups=groups.test)
+    return Images(train, test, {"age": groups}, {"image_size": flags.image_size})
+
+
+def ranges_of(ages: Any) -> Tensor:
+    """Group ids, by where the ranges begin."""
+    return torch.from_numpy(np.searchsorted([*AGES.values()], np.asarray(ages, int), side="right") - 1)
+
+
+def small_network() -> nn.Module:
+    return small_cnn((16, 32, 64), num_classes=2, in_channels=3)
+
+
+def small_dense_recipe(*, epochs: int, lr: float, batch: int) -> Recipe:
+    return replace(utkface.dense_recipe(epochs=epochs, lr=lr, batch=batch), **BY_PIXEL, weight_decay=5e-4)
+
+
 # --- dual steps to choose from: around the paper's where it has such groups ---
 
 
@@ -131,6 +160,7 @@ def around(step: float, factors: Sequence[float]) -> list[float]:
 SOURCES = {
     "cifar100": Source(
         read=read_cifar100,
+        folder="cifar100",
         network=cifar_resnet56,
         recipe=replace(runner.RECIPE, **RUNS),
         augment=Both(Crop(4), Flip()),
@@ -151,6 +181,7 @@ SOURCES = {
     ),
     "utkface": Source(
         read=read_faces,
+        folder="utkface",
         network=lambda: utkface.network(FACES),
         recipe=replace(utkface.RECIPE, augment=None, **RUNS),
         augment=Flip(),
@@ -168,5 +199,26 @@ SOURCES = {
         refresh=30,
         fleet=10,
         image_size=utkface.IMAGE_SIZE,
+    ),
+    SMALL: Source(
+        read=read_small_faces,
+        folder="utkface",
+        network=small_network,
+        recipe=replace(runner.RECIPE, **BY_PIXEL, **RUNS),
+        augment=Flip(),
+        dense_recipe=small_dense_recipe,
+        dense={"epochs": 30, "lr": 0.05, "batch": 128},
+        dense_as="paper/beyond.py dense",
+        weights="small_faces",
+        half=False,
+        heldout=0.2,
+        sparsity=SPARSITY[SMALL],
+        dro_steps=beyond_cells.DRO_STEPS,
+        classes_of={"age": 1},
+        sizes={},
+        importance_batches={"age": 50},
+        refresh=25,
+        fleet=1,  # one after another: a CPU gains nothing by fleets
+        image_size=24,
     ),
 }

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evenprune.paper_wording import COARSE, DATASETS, listed, points, signed
+from evenprune.paper_wording import COARSE, listed, points, signed
 from evenprune.wording import visible
-from paper.beyond_cells import SPARSITY, TOLERANCE
+from paper.beyond_cells import NO_LABELS, SPARSITY, TOLERANCE
 from paper.beyond_measures import PAYERS, name_of
 from paper.beyond_methods import (
     BIAS,
@@ -372,11 +372,12 @@ def expected(block: Block) -> list[str]:
     setting = block.setting
     first = (setting.dataset, setting.groups, setting.augment) == (*PLANNED[0], False)
     here = first and not is_sparser(setting)  # on which everything is run
+    labels = setting.groups not in NO_LABELS
     if setting.heldout_used is not None:
-        return [BIAS, *(BY_SIZE if here else ())]
+        return [BIAS, *(BY_SIZE if here else ())] if labels else [*BY_SIZE]
     if is_sparser(setting):
         return [name for name in SPARSER if first or not grouped(name)]
-    return [*STUDY, *(ONCE if here else ())]
+    return [*(name for name in STUDY if labels or name != BIAS), *(ONCE if here else ())]
 
 
 def is_sparser(setting: Setting) -> bool:
@@ -395,7 +396,7 @@ def unrun(found: Sequence[Block]) -> list[str]:
     whole = [setting for setting in told if not is_sparser(setting)]
     there = {(setting.dataset, setting.groups, setting.augment) for setting in whole}
     said = [
-        f"{DATASETS[data]}, groups by {groups}, {'with' if augment else 'without'} augmentation"
+        f"{dataset(data)}, groups by {groups}, {'with' if augment else 'without'} augmentation"
         for data, groups in PLANNED
         for augment in (False, True)
         if (data, groups, augment) not in there

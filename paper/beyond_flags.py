@@ -10,9 +10,9 @@ from pathlib import Path
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 from paper import beyond_cells, command_line, runner
-from paper.beyond_cells import DATASET, GROUPINGS, Cell, Grid, tolerance_of
+from paper.beyond_cells import DATASET, GROUPINGS, NO_LABELS, Cell, Grid, tolerance_of
 from paper.beyond_data import SOURCES, Source, el_steps_of, steps_of
-from paper.beyond_methods import FORMULATIONS, KINDS, STUDY
+from paper.beyond_methods import BIAS, FORMULATIONS, KINDS, STUDY
 from paper.beyond_plan import PARTS, Part
 from paper.beyond_results import Origin
 from paper.cells import seeds_in
@@ -78,7 +78,8 @@ def sizes_of(flags: Namespace) -> dict[str, list[float]]:
     """By groups, the numbers of held-out samples that class biases are fitted to: planned and told ones."""
     planned = source_of(flags).sizes
     told = {groups: list(own) for groups, own in planned.items()}
-    told[flags.groups] = sorted({*told[flags.groups], *filter(None, flags.heldout_used)})
+    if flags.groups not in NO_LABELS:
+        told[flags.groups] = sorted({*told[flags.groups], *filter(None, flags.heldout_used)})
     return {groups: [n for n in own if less_than_all(flags, groups, n)] for groups, own in told.items()}
 
 
@@ -99,7 +100,8 @@ def study_methods(flags: Namespace, used: float | None) -> list[str]:
     """With fewer held-out samples, the methods that look at them: the others would be the same runs again."""
     if flags.methods:
         return list(flags.methods)
-    kept = {name: kind for name, kind in STUDY.items() if name not in flags.without}
+    left_out = [*flags.without, *([BIAS] if flags.groups in NO_LABELS else [])]
+    kept = {name: kind for name, kind in STUDY.items() if name not in left_out}
     return [name for name, kind in kept.items() if used is None or kind.sees_heldout]
 
 
@@ -260,7 +262,7 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
     """With what is usual for a data set; `show`, `page` and `plan` are of all, unless told."""
     told, parts = command_line.parser(about, commands)
     source = SOURCES[dataset]
-    command_line.add_places(parts, dataset)
+    command_line.add_places(parts, source.folder)
     command_line.add_compile(parts, ("dense", "study", "formulations", "timing"))
     for name, part in parts.items():
         shown = name in SHOWN

@@ -22,13 +22,14 @@ from evenprune.gap_limits import psi_standard_errors
 from evenprune.maximum import paule_mandel
 from evenprune.tally import FloatArray
 from evenprune.wording import visible
+from paper.beyond_cells import AGES, SMALL
 from paper.results_file import CLOSE, COUNTS
 
 PAYERS, SPREAD = "payers_gap", "spread"
 ONE_IN = 5  # groups pays, at least one
 NAMED_ON = ("heldout", "choice")
 NAMES = {("cifar100", groups): names for groups, names in cifar100.GROUPS.items()}
-NAMES |= {("utkface", "race"): RACES}
+NAMES |= {("utkface", "race"): RACES, (SMALL, "age"): tuple(AGES)}
 Row = Mapping[str, Any]
 
 

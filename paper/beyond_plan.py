@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paper import beyond_cells
-from paper.beyond_cells import DATASET, Cell, Grid, riders
+from paper.beyond_cells import DATASET, SMALL, Cell, Grid, riders
 from paper.beyond_methods import BY_SIZE, KINDS, ONCE, SPARSER
 
 FULL = 60  # epochs of a run that --seconds-per-run is of
@@ -46,6 +46,12 @@ PARTS = (
     Part(title="other rivals, lower limit", told={"methods": RIVALS, "tune_seeds": ONE}),
     Part(title="cross-fitting", told={"methods": CROSSED, "tune_seeds": ONE}),
     Part(title="98 % sparse", told={"methods": [*SPARSER], "sparsity": 0.98, "tune_seeds": ONE}),
+    Part(title="small faces, by age", dataset=SMALL, told={"tune_seeds": ONE}),
+    Part(
+        title="numbers of held-out samples, small faces",
+        dataset=SMALL,
+        told={"methods": [*BY_SIZE], "heldout_used": [0.1, 0.3, None], "tune_seeds": ONE},
+    ),
 )
 
 

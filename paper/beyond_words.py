@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evenprune.paper_cells import Spread
-from evenprune.paper_wording import DATASETS, signed, sparsity
+from evenprune.paper_wording import DATASETS as FROM_PAPER
+from evenprune.paper_wording import signed, sparsity
 from evenprune.wording import MISSING, visible
 from paper import beyond_measures as measures
-from paper.beyond_cells import GROUPINGS, amount
+from paper.beyond_cells import GROUPINGS, SMALL, amount
 from paper.beyond_measures import PAYERS, SPREAD
 from paper.beyond_paired import Setting
 from paper.beyond_summary import Block, Constrained, Entry, followed_by
@@ -22,6 +23,7 @@ TITLES = {
 }
 FEW = 3  # seeds from which limits and "in every seed" say something
 HELD_SPLITS = {"train": "train", "heldout": "held-out", "choice": "choice", "audit": "unseen"}
+DATASETS = FROM_PAPER | {SMALL: "UTKFace at 24 pixels"}
 PLANNED = [(data, groups) for data, own in GROUPINGS.items() for groups in own]  # each ± augmentation
 
 
