@@ -17,9 +17,9 @@ from evenprune.paper_cells import Spread
 from evenprune.tally import Tally
 from evenprune.verdict import Audit
 from paper import runner
-from paper.beyond_cells import NEAR, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
+from paper.beyond_cells import NEAR, NO_LABELS, SETTING, TOLERANCE, by_step, chosen, common_seeds, key_of
 from paper.beyond_measures import PAYERS, SPREAD, gap_of, spread_of
-from paper.beyond_methods import BASELINES, KINDS, METHODS, baselines_of, constraints_of
+from paper.beyond_methods import BASELINES, BIAS, KINDS, METHODS, baselines_of, constraints_of
 from paper.beyond_paired import Paired, Row, Setting, Versus
 from paper.beyond_pooled import BETTER, Difference
 from paper.results_file import Document
@@ -262,7 +262,8 @@ def _entry(
 ) -> Entry:
     options = Options(tolerance=tolerance)
     audits = tuple(audit_tally(tally_of(row["changes"]["audit"]), options) for row in rows)
-    others = {b: paired.versus(rows, b) for b in baselines_of(rows[0]["method"]) if b != against}
+    none = {against, BIAS} if rows[0]["groups"] in NO_LABELS else {against}
+    others = {b: paired.versus(rows, b) for b in baselines_of(rows[0]["method"]) if b not in none}
     versus, payers = paired.versus(rows, against), paired.payers(Setting.of(rows[0]))
     return Entry(name, tuple(rows), audits, against, versus, others, steps, tuned_on, payers)
 

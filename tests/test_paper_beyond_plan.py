@@ -303,6 +303,11 @@ def test_the_parts_are_in_the_order_of_the_study() -> None:
         ("other rivals, lower limit", {("cifar100", "superclass", False, None)}),
         ("cross-fitting", {("cifar100", "superclass", False, None)}),
         ("98 % sparse", {("cifar100", "superclass", False, None, 0.98)}),
+        ("small faces, by age", {("small_faces", "age", False, None)}),
+        (
+            "numbers of held-out samples, small faces",
+            {("small_faces", "age", False, used) for used in (0.1, 0.3, None)},
+        ),
     ]
 
 
