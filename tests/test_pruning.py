@@ -277,11 +277,19 @@ def test_a_setting_that_was_fitted_to_what_chose_it_is_told(select: str) -> None
     wild = methods.ceag(tolerance=0.0, dual_lr=100.0, negative="keep", k=5)
     mild, strong = replace(held, dual_lr=1e-6), replace(held, dual_lr=100.0)
     notes = {}
-    for name, some in {"mild": [wild, mild], "strong": [methods.nft(), strong], "alone": [mild]}.items():
+    several = {
+        "mild": [wild, mild],
+        "strong": [methods.nft(), strong],
+        "alone": [mild],
+        "all": [mild, strong],
+    }
+    for name, some in several.items():
         found = call(method=some, **told)
         assert found.runs[found.names.index(found.selected)].method == (some[0] if name == "strong" else mild)
         notes[name] = [note for note in found.notes if "held-out data, which also chose it" in note]
-    assert {name: len(own) for name, own in notes.items()} == {"mild": 1, "strong": 0, "alone": 0}
+    assert {name: len(own) for name, own in notes.items()} == {"mild": 1, "strong": 0, "alone": 0, "all": 1}
+    assert "and than settings that did not see these samples" in notes["mild"][0]
+    assert "the one with the largest step most of all" in notes["all"][0]
 
 
 def test_one_setting_is_chosen_on_the_held_out_split_by_its_mean_over_the_seeds() -> None:

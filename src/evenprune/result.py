@@ -177,7 +177,8 @@ class Result:
         if self.choice is not None:
             fitted_to = [self._is_fitted_to(run, name_of(self.select or "")) for run in self.runs]
             chosen = fitted_to[self.names.index(self.selected)]
-            found += chosen_on_its_own(self.choice.title) if chosen and not all(fitted_to) else []
+            if chosen and self.choice.settings > 1:
+                found += chosen_on_its_own(self.choice.title, others=not all(fitted_to))
         if HELDOUT in self.dense and self.chose_on_heldout:
             found += unmeasured(self.dense[HELDOUT].reference(self.samples.names))
         return list(dict.fromkeys(found))  # of what was said before the training, once
