@@ -398,7 +398,7 @@ def unrun(found: Sequence[Block]) -> list[str]:
     said = [
         f"{dataset(data)}, groups by {groups}, {'with' if augment else 'without'} augmentation"
         for data, groups in PLANNED
-        for augment in ((False,) if data == SMALL else (False, True))
+        for augment in ((False,) if data == SMALL else (False, True))  # the small ones as they are
         if (data, groups, augment) not in there
     ]
     said += _one_size(found)

@@ -45,8 +45,8 @@ def lines(
         found += [line for table in tables for line in (*form(table), "")]
     found += [*form(_timings(timed)), ""] if timed else []
     if markdown:
-        return [*HEAD, *found, title.format("Words"), "", *(f"- {words}" for words in LEGEND)]
-    return [*found, *(line for words in LEGEND for line in textwrap.wrap(words, 100))]
+        return [*HEAD, *found, title.format("Words"), "", *(f"- {text}" for text in LEGEND)]
+    return [*found, *(line for text in LEGEND for line in textwrap.wrap(text, 100))]
 
 
 HEAD = (

@@ -23,10 +23,8 @@ TITLES = {
 }
 FEW = 3  # seeds from which limits and "in every seed" say something
 HELD_SPLITS = {"train": "train", "heldout": "held-out", "choice": "choice", "audit": "unseen"}
-DATASETS = FROM_PAPER | {SMALL: "UTKFace at 24 pixels"}
-PLANNED = [
-    (data, groups) for data, own in GROUPINGS.items() for groups in own
-]  # all but SMALL ± augmentation
+DATASETS = FROM_PAPER | {SMALL: "Small faces"}
+PLANNED = [(data, groups) for data, own in GROUPINGS.items() for groups in own]
 
 
 # --- numbers ---

@@ -87,7 +87,7 @@ def test_tables_name_it_and_ask_for_no_class_bias(finished: Path) -> None:
     results = beyond_results.read(finished / "beyond.json")
     answers = beyond_answers.read(finished / "beyond_answers.json")
     told = "\n".join(beyond_table.lines(results, answers))
-    assert "UTKFace at 24 pixels, age groups, 95.0% sparse, without augmentation" in told
+    assert "Small faces, age groups, 95.0% sparse, without augmentation" in told
     assert BIAS not in told
     for block in beyond_summary.blocks(results, answers):
         assert BIAS not in beyond_findings.expected(block)
