@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks import fairgrape as fairgrape_benchmark
 from benchmarks import fairgrape_procedure
-from evenprune import fairgrape, fleet, group_fleet, importance, methods
+from evenprune import fairgrape, fleet, group_gradients, importance, methods
 from evenprune.fairgrape import (
     exact_scores,
     fast_scores,
@@ -218,7 +218,7 @@ def test_importance_of_a_fleet_is_that_of_its_runs() -> None:
 
 
 def together(model: nn.Module, batches: Any, *, groups: int = GROUPS) -> dict[str, Tensor]:
-    """As on a GPU: groups side by side."""
+    """As on a GPU: whole batches."""
     network = model if isinstance(model, fleet.Fleet) else fleet.single(model)
     masks = Masks.of(model, runs=network.runs)
     found = {
@@ -226,19 +226,19 @@ def together(model: nn.Module, batches: Any, *, groups: int = GROUPS) -> dict[st
         for layer in masks.layers
     }
     with evaluating(network):
-        members = importance.group_fleet_of(network, groups, next(iter(batches))[0])
-        assert members is not None
+        wide = group_gradients.network_of(network, list(found), next(iter(batches))[0][:1])
+        assert wide is not None
         for batch in batches:
-            importance.all_at_once(found, members, masks, batch, "float32")
+            importance.all_at_once(found, wide, batch, "float32")
     return found
 
 
-@pytest.mark.parametrize("most", [512, 7, 2, 1])  # members: groups of a pass, times three runs
+@pytest.mark.parametrize("most", [2**27, 3000, 1])  # numbers of a tensor: all samples, some, one by one
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_groups_side_by_side_have_the_importance_of_one_after_another(
+def test_whole_batches_have_the_importance_of_one_group_after_another(
     most: int, layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_fleet, "MOST_MEMBERS", most)
+    monkeypatch.setattr(group_gradients, "MOST_NUMBERS", most)
     models = [model_of(), network(dtype=torch.float64), model_of()]
     Masks.of(models[2]).prune_(models[2], 0.5)
     wide = fleet.widen(models[0], 3, sample_input=images(dtype=torch.float64).inputs[:4])
@@ -257,21 +257,64 @@ def test_groups_side_by_side_have_the_importance_of_one_after_another(
         torch.testing.assert_close(values, alone[name], rtol=1e-9, atol=1e-30)
 
 
-@given(st.lists(st.integers(-1, 6), min_size=1, max_size=30), st.integers(1, 9))
-def test_samples_are_arranged_by_group_with_weights_of_a_mean(ids: list[int], at_once: int) -> None:
-    known = sorted({i for i in ids if i >= 0})
-    for groups in torch.tensor(known, dtype=torch.int64).split(at_once) if known else ():
-        index, share = group_fleet.side_by_side(torch.tensor(ids), groups, at_once)
-        assert index.shape == share.shape
-        assert len(index) == at_once
-        for place, group in enumerate(groups.tolist()):
-            own = [i for i, value in enumerate(ids) if value == group]
-            weighed = {int(i): float(w) for i, w in zip(index[place], share[place], strict=True) if w}
-            assert weighed == pytest.approx(dict.fromkeys(own, 1 / len(own)))
-        assert not share[len(groups) :].any()
+class Mixed(nn.Module):
+    """A convolution of some kind, a layer that is called twice, and outputs that are changed in place."""
+
+    def __init__(self, space: int, **how: Any) -> None:
+        super().__init__()
+        conv, pool = ((nn.Conv1d, nn.AdaptiveAvgPool1d), (nn.Conv2d, nn.AdaptiveAvgPool2d))[space - 1]
+        self.first = conv(3, 4, 3, padding=1)
+        self.read = conv(4, 6, **how)
+        self.pool = pool(1)
+        self.twice = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.read(torch.relu_(self.first(x)))
+        x = self.pool(torch.relu_(x)).flatten(1)
+        x = self.twice(torch.tanh(self.twice(x)))
+        logits: Tensor = self.last(x)
+        return logits
 
 
-def test_networks_that_cannot_be_widened_go_group_by_group() -> None:
+HOW: list[dict[str, Any]] = [
+    {"kernel_size": 1},
+    {"kernel_size": 3, "padding": 1, "bias": False},
+    {"kernel_size": 3, "stride": 2, "padding": 2, "dilation": 2, "groups": 2},
+    {"kernel_size": 2, "padding": "same", "padding_mode": "circular"},
+    {"kernel_size": 3, "padding": 1, "padding_mode": "replicate", "stride": 3},
+]
+
+
+def batch_of(*shape: int) -> Any:
+    inputs = torch.randn(7, *shape, dtype=torch.float64)
+    return inputs, torch.tensor([0, 1, 2, 0, 1, 2, 0]), torch.tensor([0, 2, 1, 2, 2, -1, 0])
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("space", [1, 2])
+def test_every_kind_of_convolution_has_the_gradients_of_its_groups(space: int, how: dict[str, Any]) -> None:
+    torch.manual_seed(space)
+    model, batch = Mixed(space, **how).double(), batch_of(3, *[5] * space)
+    found = together(model, [batch])
+    assert list(found) == ["read.weight", "twice.weight"]
+    expected = twin.importance(copy.deepcopy(model), list(found), [batch], GROUPS)
+    for name, values in found.items():
+        torch.testing.assert_close(values[0], expected[name], rtol=1e-9, atol=1e-30)
+
+
+def test_linear_layers_may_see_many_places_of_a_sample() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(30, 3)
+    ).double()
+    batch = batch_of(2, 3, 4)
+    found = together(model, [batch])
+    expected = twin.importance(copy.deepcopy(model), ["2.weight"], [batch], GROUPS)
+    torch.testing.assert_close(found["2.weight"][0], expected["2.weight"], rtol=1e-9, atol=1e-30)
+
+
+def test_networks_that_are_not_understood_go_group_by_group() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -281,8 +324,13 @@ def test_networks_that_cannot_be_widened_go_group_by_group() -> None:
             logits: Tensor = self.scale * self.within(x)
             return logits
 
-    odd = fleet.single(Odd())
-    assert importance.group_fleet_of(odd, GROUPS, next(iter(batches_of()))[0]) is None
+    sample = next(iter(batches_of()))[0][:1]
+    assert group_gradients.network_of(fleet.single(Odd()), ["within.3.weight"], sample) is None
+    plain = fleet.single(model_of())
+    norm = next(name for name, module in plain.named_modules() if isinstance(module, nn.BatchNorm2d))
+    for name in (f"{norm}.weight", "3.bias"):
+        assert group_gradients.network_of(plain, ["3.weight", name], sample) is None
+    assert group_gradients.network_of(plain, ["3.weight"], sample) is not None
 
 
 def test_measuring_changes_nothing() -> None:

@@ -23,7 +23,7 @@ LAYERS = [
     "methods",
     "replay folds recipe augment conv_kernels grouped_conv depthwise_kernels depthwise_conv "
     "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
-    "checkpoint predict group_fleet importance fairgrape bias_search class_bias diagnostics trackers",
+    "checkpoint predict group_gradients importance fairgrape bias_search class_bias diagnostics trackers",
     "identity draws iterates divergence teacher companions heldout compiling per_run loop "
     "element_wise history resume shared_start lineup fitted training",
     "state_file models data",

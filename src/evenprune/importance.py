@@ -3,11 +3,11 @@
 L_g is the mean cross-entropy of the group's samples in the mini-batch (Lin et al. 2022); a mini-batch without
 them adds nothing to I_g, and samples without a group (−1) are left out.
 
-The model is in evaluation mode, where the samples of a batch do not see each other. So a mini-batch is cut by
-group, and each sample goes forward once and backward once, however many groups there are: the cost of one
-training step a batch, against one forward and G backwards where the batch stays whole. On a GPU the groups go
-through together, as members of a fleet; elsewhere one after another. Nothing of the model, its statistics
-included, is changed.
+The model is in evaluation mode, where the samples of a batch do not see each other. So each sample goes
+forward once and backward once, however many groups there are: the cost of about one training step a batch,
+against one forward and G backwards otherwise. On a GPU the batch stays whole (group_gradients.py); elsewhere,
+and where the network cannot be widened, it is cut by group. Nothing of the model is changed, its statistics
+included.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from evenprune import fleet, group_fleet
+from evenprune import fleet, group_gradients
 from evenprune.masks import Masks
 from evenprune.predict import Precision, autocast, cross_entropies, evaluating
 from evenprune.recipe import Split
@@ -72,13 +73,13 @@ def group_importance(
         for inputs, labels, ids in batches:
             _refuse_unknown(ids, groups)
             if not seen and device.type == "cuda":
-                together = group_fleet_of(network, groups, inputs.to(device))
+                together = group_gradients.network_of(network, list(importance), inputs.to(device)[:1])
             seen += 1
             batch = (inputs.to(device), labels.to(device), ids.to(device))
             if together is None:
-                _one_by_one(importance, network, masks, weights, batch, precision)
+                _one_by_one(importance, network, weights, batch, precision)
             else:
-                all_at_once(importance, together, masks, batch, precision)
+                all_at_once(importance, together, batch, precision)
     if not seen:
         raise ValueError("There are no batches: importance cannot be measured on an empty data set.")
     _refuse_infinite(importance)
@@ -111,20 +112,9 @@ def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:
     return [parameters[name] for name in names]
 
 
-def group_fleet_of(
-    network: fleet.Fleet | fleet.Single, groups: int, inputs: Tensor
-) -> group_fleet.GroupFleet | None:
-    """None where the network cannot be widened."""
-    try:
-        return group_fleet.GroupFleet(network, groups=groups, sample=inputs[:1])
-    except fleet.CannotWiden:
-        return None
-
-
 def _one_by_one(
     importance: Importance,
     network: fleet.Fleet | fleet.Single,
-    masks: Masks,
     weights: Sequence[Tensor],
     batch: Batch,
     precision: Precision,
@@ -136,26 +126,26 @@ def _one_by_one(
         with autocast(x.device, precision):
             logits = network(x)  # [runs, samples, classes]
         losses = cross_entropies(logits, y).mean(1)  # L_g of each run; no weight is in that of another
-        _add_squares(importance, masks, weights, _gradients(losses.sum(), weights), group.view(1))
+        gradients = _gradients(losses.sum(), weights)
+        for name, weight, gradient in zip(importance, weights, gradients, strict=True):
+            _add_squares(importance[name], weight, gradient, group.view(1))
 
 
-def all_at_once(
-    importance: Importance,
-    members: group_fleet.GroupFleet,
-    masks: Masks,
-    batch: Batch,
-    precision: Precision,
-) -> None:
-    """As many groups in a pass as there are members for."""
+def all_at_once(importance: Importance, network: fleet.Fleet, batch: Batch, precision: Precision) -> None:
+    """The whole batch in one pass."""
     inputs, labels, ids = batch
-    weights = _weights(members.network, masks)
-    for groups in torch.unique(ids[ids >= 0]).split(members.at_once):
-        index, share = group_fleet.side_by_side(ids, groups, members.at_once)
-        x, y, part = (members.arranged(values) for values in (inputs[index], labels[index], share))
+    groups = torch.unique(ids[ids >= 0])
+    x, y = (values.expand(network.runs, *values.shape) for values in (inputs, labels))
+    with group_gradients.watched(network, list(importance)) as calls:
         with autocast(x.device, precision):
-            logits = members.network(x)  # [members, samples, classes]
-        loss = (cross_entropies(logits, y) * part).sum()  # Σ_g L_g, each of its own weights
-        _add_squares(importance, masks, weights, _gradients(loss, weights), groups)
+            logits = network(x)  # [runs, samples, classes]
+        loss = cross_entropies(logits, y).sum()  # no sample is in the loss of another
+    signals = iter(_gradients(loss, [seen.probe for own in calls.values() for seen in own]))
+    share = group_gradients.shares(ids, groups)
+    for name, own in calls.items():
+        for_name = partial(group_gradients.of_weight, network, name, share=share)
+        gradient = torch.stack([for_name(seen, next(signals)) for seen in own]).sum(0)
+        _add_squares(importance[name], network.get_parameter(name), gradient, groups)
 
 
 def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -163,20 +153,14 @@ def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def _add_squares(
-    importance: Importance,
-    masks: Masks,
-    weights: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    groups: Tensor,
-) -> None:
+def _add_squares(importance: Tensor, weight: Tensor, gradient: Tensor, groups: Tensor) -> None:
     """I_g += (|w| · |∂L_g/∂w|)², in float64: the square of a float32 may vanish in float32.
 
-    weights and gradients: of every run and, within it, of at least the groups named.
+    importance [runs, all groups, *shape], of one weight; its gradient [runs, groups, …], flat or not.
     """
-    for layer, weight, gradient in zip(masks.layers, weights, gradients, strict=True):
-        product = (weight * gradient).reshape(masks.runs, -1, *layer.shape)[:, : len(groups)].double()
-        importance[layer.name].index_add_(1, groups, product * product)
+    runs, _, *shape = importance.shape
+    product = weight.reshape(runs, 1, -1) * gradient.reshape(runs, len(groups), -1)
+    importance.index_add_(1, groups, product.double().square().view(runs, len(groups), *shape))
 
 
 def _refuse_unknown(ids: Tensor, groups: int) -> None:
