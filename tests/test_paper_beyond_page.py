@@ -471,6 +471,20 @@ def test_what_helps_and_what_harms_is_said_with_the_number_of_settings() -> None
     assert here["Payers clearly worse off"] == "FairGRAPE (+13.3 points)"
 
 
+def test_of_many_methods_the_headline_names_the_one_that_helps_most_often() -> None:
+    names = ("NFT + KD", "EL + RB", "CEAG", "FairGRAPE")
+    three = made({"NFT": [WORSE] * 3, **dict.fromkeys(names[:3], [EVEN] * 3)})
+    assert "NFT + KD (1 of 1 setting), EL + RB (1 of 1 setting) and CEAG (1" in headline(three)
+    four = made({"NFT": [WORSE] * 3, **dict.fromkeys(names, [EVEN] * 3)})
+    assert headline(four) == (
+        "On unseen data 4 of 4 methods keep the worst group's excess gap clearly below that of plain "
+        "fine-tuning (NFT), most often NFT + KD (1 of 1 setting). The groups that held-out samples show to "
+        "pay are clearly better off with 4 of 4, most often NFT + KD (1 of 1 setting)."
+    )
+    told = {"a": ["better", "mixed"], "b": ["better"], "c": ["better", "better"], "d": ["better", "worse"]}
+    assert beyond_findings._few_or_first(told) == ", most often c (2 of 2 settings)"
+
+
 def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:
     """Apples lose 6.7 points with NFT; ψ of (0, 600, 600) of 3,000 each is 0 − 13.3 %."""
     documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "CEAG": [(0, 600, 600)] * 3})
