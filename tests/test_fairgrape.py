@@ -247,7 +247,9 @@ def test_whole_batches_have_the_importance_of_one_group_after_another(
     before = copy.deepcopy(wide.state_dict())
     inputs, labels, ids = next(iter(batches_of()))
     sparse = torch.where(ids == 1, -1, ids)  # an absent group, and samples without one
-    for batches in (list(batches_of()), [(inputs, labels, sparse)]):
+    broken = torch.where((sparse < 0).view(-1, 1, 1, 1), torch.nan, inputs)  # that nothing may depend on
+    nobody = (inputs, labels, torch.full_like(ids, -1))
+    for batches in (list(batches_of()), [(inputs, labels, sparse)], [(broken, labels, sparse)], [nobody]):
         _, expected = measured(wide, batches)
         for name, values in together(wide, batches).items():
             torch.testing.assert_close(values, expected[name], rtol=1e-9, atol=1e-30)
@@ -331,6 +333,10 @@ def test_networks_that_are_not_understood_go_group_by_group() -> None:
     for name in (f"{norm}.weight", "3.bias"):
         assert group_gradients.network_of(plain, ["3.weight", name], sample) is None
     assert group_gradients.network_of(plain, ["3.weight"], sample) is not None
+    wide = fleet.widen(model_of(), 2, sample_input=sample)
+    assert group_gradients.network_of(wide, ["3.weight"], sample) is wide
+    seeing = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)).double()
+    assert group_gradients.network_of(fleet.single(seeing), ["0.weight"], sample) is None
 
 
 def test_measuring_changes_nothing() -> None:

@@ -40,10 +40,12 @@ def network_of(
 ) -> fleet.Fleet | None:
     """A fleet: each layer is called as a module, and the batch has its place in every tensor.
 
-    `sample`: a batch of one run. None where the network cannot be a fleet, or where some of the weights with
-    these names are not of a linear layer or a convolution.
+    `sample`: a batch of one run. None where the network cannot be a fleet, where some of the weights with
+    these names are not of a linear layer or a convolution, or where samples see each other in evaluation too.
     """
     if not all(name.endswith(".weight") and isinstance(_owner(network, name), _LAYERS) for name in names):
+        return None
+    if any(isinstance(norm, _BATCH_NORMS) and norm.running_mean is None for norm in network.modules()):
         return None
     if isinstance(network, fleet.Fleet):
         return network
@@ -53,6 +55,7 @@ def network_of(
         return None
 
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -93,13 +96,14 @@ def of_weight(network: fleet.Fleet, name: str, seen: Seen, signal: Tensor, share
     layer = cast(nn.Linear | Convolution, _owner(network, name))
     weight, inputs = layer.weight, seen.inputs
     if isinstance(layer, nn.Linear):
-        inputs, signal, kernel = _by_sample(inputs), _by_sample(signal).transpose(2, 3), 1
+        inputs, signal = _by_sample(inputs), _by_sample(signal).transpose(2, 3)
+        numbers = inputs[0].numel()
     else:
         signal = signal.unflatten(1, (layer.groups, -1)).flatten(3)  # type: ignore[no-untyped-call]
-        kernel = math.prod(layer.kernel_size)
+        numbers = signal.shape[-1] * layer.in_channels * math.prod(layer.kernel_size)
     # signal: [batch, parts, out, places]; a part is a run, or a group of its channels
     sums = weight.new_zeros(len(share), weight.numel())
-    at_once = max(1, MOST_NUMBERS // max(inputs[0].numel() * kernel, weight.numel()))
+    at_once = max(1, MOST_NUMBERS // max(numbers, weight.numel()))
     for first in range(0, len(inputs), at_once):
         own = slice(first, first + at_once)
         read = inputs[own].to(weight.dtype)  # [batch, parts, places, in]

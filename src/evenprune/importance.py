@@ -6,8 +6,8 @@ them adds nothing to I_g, and samples without a group (−1) are left out.
 The model is in evaluation mode, where the samples of a batch do not see each other. So each sample goes
 forward once and backward once, however many groups there are: the cost of about one training step a batch,
 against one forward and G backwards otherwise. On a GPU the batch stays whole (group_gradients.py); elsewhere,
-and where the network cannot be widened, it is cut by group. Nothing of the model is changed, its statistics
-included.
+and where that does not know the network or its weights, it is cut by group. Nothing of the model is changed,
+its statistics included.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def group_importance(
         for layer, weight in zip(masks.layers, weights, strict=True)
     }
     seen, together, device = 0, None, weights[0].device
-    with evaluating(network), torch.enable_grad(), _changing_shapes():
+    with evaluating(network), torch.enable_grad():
         for inputs, labels, ids in batches:
             _refuse_unknown(ids, groups)
             if not seen and device.type == "cuda":
@@ -77,7 +77,8 @@ def group_importance(
             seen += 1
             batch = (inputs.to(device), labels.to(device), ids.to(device))
             if together is None:
-                _one_by_one(importance, network, weights, batch, precision)
+                with _changing_shapes():
+                    _one_by_one(importance, network, weights, batch, precision)
             else:
                 all_at_once(importance, together, batch, precision)
     if not seen:
@@ -132,9 +133,12 @@ def _one_by_one(
 
 
 def all_at_once(importance: Importance, network: fleet.Fleet, batch: Batch, precision: Precision) -> None:
-    """The whole batch in one pass."""
-    inputs, labels, ids = batch
-    groups = torch.unique(ids[ids >= 0])
+    """All samples of a known group in one pass."""
+    known = batch[2] >= 0
+    if not known.any():
+        return
+    inputs, labels, ids = batch if known.all() else (values[known] for values in batch)
+    groups = torch.unique(ids)
     x, y = (values.expand(network.runs, *values.shape) for values in (inputs, labels))
     with group_gradients.watched(network, list(importance)) as calls:
         with autocast(x.device, precision):
