@@ -24,6 +24,8 @@ from torch.utils.hooks import RemovableHandle
 from evenprune import fleet
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MOST_NUMBERS = 2**27  # in one intermediate tensor: half a gigabyte of float32
 
 
@@ -50,13 +52,10 @@ def network_of(
     if isinstance(network, fleet.Fleet):
         return network
     try:
-        return fleet.of_runs(network, torch.zeros(1, dtype=torch.long), sample_input=sample)
+        only = torch.zeros(1, dtype=torch.long, device=sample.device)
+        return fleet.of_runs(network, only, sample_input=sample)
     except fleet.CannotWiden:
         return None
-
-
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def _owner(network: nn.Module, name: str) -> nn.Module:
