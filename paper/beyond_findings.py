@@ -137,7 +137,7 @@ def _few_or_first(told: Standings, few: str = "") -> str:
         return f"{few}{listed(_in_settings(better, 'better'))}" if few and better else ""
     shares = {name: (own.count("better") / len(own), len(own)) for name, own in better.items()}
     first = max(better, key=lambda name: shares[name])
-    return f", by the share of settings first of all {_in_settings({first: better[first]}, 'better')[0]}"
+    return f", above all {_in_settings({first: better[first]}, 'better')[0]}"
 
 
 def _spared(found: Sequence[Block]) -> str:
