@@ -478,8 +478,8 @@ def test_of_many_methods_the_headline_names_the_one_that_helps_most_often() -> N
     four = made({"NFT": [WORSE] * 3, **dict.fromkeys(names, [EVEN] * 3)})
     assert headline(four) == (
         "On unseen data 4 of 4 methods keep the worst group's excess gap clearly below that of plain "
-        "fine-tuning (NFT), above all NFT + KD (1 of 1 setting). The groups that held-out samples show to pay "
-        "are clearly better off with 4 of 4, above all NFT + KD (1 of 1 setting)."
+        "fine-tuning (NFT), above all NFT + KD (1 of 1 setting). The groups that held-out samples show "
+        "to pay are clearly better off with 4 of 4, above all NFT + KD (1 of 1 setting)."
     )
     told = {"a": ["better", "mixed"], "b": ["better"], "c": ["better", "better"], "d": ["better", "worse"]}
     assert beyond_findings._few_or_first(told) == ", above all c (2 of 2 settings)"
