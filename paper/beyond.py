@@ -10,8 +10,8 @@
     python paper/beyond.py show           the tables, as text
     python paper/beyond.py page           the same and pictures, as one HTML file
 
-All of them know two data sets, --dataset cifar100 and utkface. Any can be killed and started again. README.md
-says more.
+All of them know three data sets, --dataset cifar100, utkface and small_faces. Any can be killed and started
+again. README.md says more.
 """
 
 import argparse

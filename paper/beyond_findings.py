@@ -123,20 +123,21 @@ def headline(found: Sequence[Block]) -> str:
         verb = "keeps" if len(helps) == 1 else "keep"
         return (
             f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base}"
-            f"{_few_or_first(told, ': ')}.{_spared(found)}"
+            f"{_above_all(told) or ': ' + listed(helps)}.{_spared(found)}"
         )
     less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
     return f"On unseen data no method keeps {what} clearly below that of {base}{less}.{_spared(found)}"
 
 
-def _few_or_first(told: Standings, few: str = "") -> str:
-    """All methods that are better in some setting, behind the word for few; of many, the one that is so in
-    the largest share of its settings, and of equals in most of them."""
+def _above_all(told: Standings) -> str:
+    """Where too many methods are better in some setting to name them all: the one that is so in the largest
+    share of its settings, and of equals in most of them."""
     better = {name: own for name, own in told.items() if "better" in own}
     if len(better) <= MOST_NAMED:
-        return f"{few}{listed(_in_settings(better, 'better'))}" if few and better else ""
-    shares = {name: (own.count("better") / len(own), len(own)) for name, own in better.items()}
-    first = max(better, key=lambda name: shares[name])
+        return ""
+    first = max(
+        better, key=lambda name: (better[name].count("better") / len(better[name]), len(better[name]))
+    )
     return f", above all {_in_settings({first: better[first]}, 'better')[0]}"
 
 
@@ -144,8 +145,8 @@ def _spared(found: Sequence[Block]) -> str:
     """The same of the groups that held-out samples show to pay."""
     told = standings(found, PAYERS)
     better, over = (sum(word in own for own in told.values()) for word in ("better", "overshot"))
-    first = _few_or_first(told)
-    spared = f" The groups that held-out samples show to pay are clearly better off with {{}} of {{}}{first}."
+    spared = " The groups that held-out samples show to pay are clearly better off with {} of {}"
+    spared += f"{_above_all(told)}."
     beyond = " With {} of {} they are farther ahead of the average than they had been behind."
     parts = ((spared, better), (beyond, over))
     return "".join(said.format(count, len(told)) for said, count in parts if count)

@@ -482,7 +482,7 @@ def test_of_many_methods_the_headline_names_the_one_that_helps_most_often() -> N
         "to pay are clearly better off with 4 of 4, above all NFT + KD (1 of 1 setting)."
     )
     told = {"a": ["better", "mixed"], "b": ["better"], "c": ["better", "better"], "d": ["better", "worse"]}
-    assert beyond_findings._few_or_first(told) == ", above all c (2 of 2 settings)"
+    assert beyond_findings._above_all(told) == ", above all c (2 of 2 settings)"
 
 
 def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:

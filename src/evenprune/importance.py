@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -147,9 +146,8 @@ def all_at_once(importance: Importance, network: fleet.Fleet, batch: Batch, prec
     signals = iter(_gradients(loss, [seen.probe for own in calls.values() for seen in own]))
     share = group_gradients.shares(ids, groups)
     for name, own in calls.items():
-        for_name = partial(group_gradients.of_weight, network, name, share=share)
-        gradient = torch.stack([for_name(seen, next(signals)) for seen in own]).sum(0)
-        _add_squares(importance[name], network.get_parameter(name), gradient, groups)
+        found = [group_gradients.of_weight(network, name, seen, next(signals), share) for seen in own]
+        _add_squares(importance[name], network.get_parameter(name), torch.stack(found).sum(0), groups)
 
 
 def _gradients(loss: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
