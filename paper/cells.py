@@ -35,17 +35,19 @@ class Cell:
     buffer: int | None = None  # length of the rings; 0: estimated on the batch; None: neither
     overall: Literal["macro"] | None = None  # as the paper's published code; None: by frequency, micro
     mean: Literal["detached"] | None = None  # no gradient through the overall mean; None: as Lagrangian
+    while_pruning: Literal[True] | None = None  # constraints act from epoch 0; None: once pruning has ended
 
     @property
     def task(self) -> Task:
         return Task(self.dataset, self.target, self.group)
 
     def row(self) -> dict[str, Any]:
-        """Its part of a row of the results; `overall` and `mean` only where they are not the usual ones."""
+        """Its part of a row of the results; what is `UNUSUAL` only where it is told."""
         told = vars(self).items()
-        return {name: value for name, value in told if name not in ("overall", "mean") or value is not None}
+        return {name: value for name, value in told if name not in UNUSUAL or value is not None}
 
 
+UNUSUAL = ("overall", "mean", "while_pruning")
 IDENTITY = tuple(field.name for field in fields(Cell))
 
 
@@ -76,7 +78,7 @@ def method_of(cell: Cell) -> Method:
     if kind.tuned_as == "none":
         return kind.make()
     told: dict[str, Any] = {"tolerance": cell.tolerance, "dual_lr": cell.dual_lr, "k": cell.buffer or None}
-    told |= {"overall": cell.overall, "mean": cell.mean}
+    told |= {name: getattr(cell, name) for name in UNUSUAL}
     made = kind.make(**{name: value for name, value in told.items() if value is not None}, negative="keep")
     return replace(made, estimator="ring") if kind.buffer == "batch" and cell.buffer else made
 
@@ -107,6 +109,7 @@ def label(cell: Cell) -> str:
     parts += [f"k = {cell.buffer}"] if cell.buffer != usual.buffer else []
     parts += [f"ε = {100 * (cell.tolerance or 0):g} %"] if cell.tolerance != usual.tolerance else []
     parts += [told for told in (cell.overall, cell.mean) if told is not None]
+    parts += ["while pruning"] if cell.while_pruning else []
     return ", ".join(parts)
 
 

@@ -274,6 +274,7 @@ RUN_RULES: dict[str, Rule] = {
 RUN_EXTRAS = {
     "overall": ('"macro", or absent', lambda value: value == "macro"),
     "mean": ('"detached", or absent', lambda value: value == "detached"),
+    "while_pruning": ("true, or absent", lambda value: value is True),
     "diverged": WHOLE,
     **IMAGE_SIZE,
 }

@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
     "tf32": {"precision": "float32"},  # convolutions round their factors to 11 bits, as torch does on an A100
     **{name: {} for name in DUAL_STEPS},
     "ring_1": {},  # "no buffer" as a ring of one: every group moves at every step, by its latest sample
+    "while_pruning": {},  # constraints act from the first epoch on, not from the end of pruning
     "detached": {},  # constraints are differentiated by the groups' own losses, not by the overall one
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
     **{name: {} for name in FORMS},  # EL in a plain loop of its own: plain_el.py
@@ -35,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
 
 IN_THE_METHOD: dict[str, dict[str, Any]] = {
     "ring_1": {"buffer": 1},
+    "while_pruning": {"while_pruning": True},
     "detached": {"mean": "detached"},
     "macro": {"overall": "macro"},
 }

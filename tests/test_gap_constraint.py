@@ -14,7 +14,7 @@ from evenprune import constraint, methods
 from evenprune.constraint import Method, Plan
 from evenprune.draws import sample_order
 from evenprune.gap_constraint import GapConstraint
-from evenprune.masks import Masks
+from evenprune.masks import Masks, schedule
 from evenprune.predict import predict
 from evenprune.recipe import Run
 from evenprune.reference import DenseReference
@@ -281,6 +281,43 @@ def test_following_held_out_samples_in_a_loop_of_your_own_is_what_fit_does(cauti
             masks.apply_(own)
     assert guard.multipliers.max() > 0
     torch.testing.assert_close(guard.multipliers, fitted.multipliers[-1].to(wide), rtol=1e-6, atol=1e-8)
+    for mine, theirs in zip(own.parameters(), fitted.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("while_pruning", [False, True])
+def test_constraints_act_from_the_end_of_pruning_or_from_the_first_epoch_on(while_pruning: bool) -> None:
+    """The same training as a plain loop, whose sparsity rises in the first three epochs."""
+    wide = torch.float64
+    train = images(missing=False, dtype=wide)
+    model = trained(network(dtype=wide), train)
+    data = data_for(model, train)
+    method = methods.ceag(tolerance=0.01, dual_lr=0.3, k=5, while_pruning=while_pruning)
+    runs = [Run(method=one, sparsity=0.8, seed=7) for one in (methods.nft(), method)]
+    settings = recipe(epochs=4, pruning_epochs=3, scheduler=None, weight_decay=0.0)
+    _, fitted = fit(model, data, runs=runs, recipe=settings)
+
+    own = copy.deepcopy(model)
+    masks = Masks.of(own)
+    guard = GapConstraint(data.reference, methods.ceag(tolerance=0.01, dual_lr=0.3, k=5))
+    optimizer = settings.optimizer(list(own.parameters()))  # type: ignore[arg-type]
+    for epoch in range(settings.epochs):
+        if epoch < 3:
+            masks.prune_(own, schedule(epoch, final=0.8, last=2))
+        guard.active = while_pruning or epoch >= 3
+        for index in torch.split(sample_order(7, epoch, len(train)), settings.batch_size):
+            loss = guard(own(train.inputs[index]), train.labels[index], train.groups[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            masks.apply_(own)
+        moved = bool(guard.multipliers.max() > 0)
+        assert bool(fitted.multipliers[epoch].max() > 0) is moved
+        assert moved is (while_pruning or epoch == 3)
+        told = fitted.history[epoch]["multiplier_sum"]
+        assert (told is None) is (not while_pruning and epoch < 3)
+        theirs = fitted.multipliers[epoch].to(wide)
+        torch.testing.assert_close(guard.multipliers.to(wide), theirs, rtol=1e-6, atol=1e-8)
     for mine, theirs in zip(own.parameters(), fitted.model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
 

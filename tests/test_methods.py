@@ -86,6 +86,12 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         Method(name="x", kind="equal", tolerance=0.1)
     with pytest.raises(ValueError, match="needs rows='mean'"):
         Method(name="x", kind="two_sided", rows="pairs")
+    with pytest.raises(ValueError, match="while_pruning=True needs constraints"):
+        Method(name="x", rows="none", estimator="none", while_pruning=True)
+    with pytest.raises(ValueError, match="from the end of pruning on; take while_pruning=False"):
+        methods.ceag(tolerance=0.1, multipliers_on="heldout", while_pruning=True)
+    with pytest.raises(ValueError, match="while_pruning is 1; True or False"):
+        methods.ceag(tolerance=0.1, while_pruning=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="rows='none' with estimator='ring'"):
         Method(name="x", rows="none")
     with pytest.raises(ValueError, match="belong to dual='nupi'"):

@@ -674,6 +674,10 @@ def test_variants_of_the_method_change_one_thing_where_there_are_constraints() -
     assert [method_of(cell).mean for cell in detached] == ["lagrangian", "detached", "detached"]
     assert [replace(method_of(c), mean="lagrangian") for c in detached] == [method_of(c) for c in made]
     assert [cell.row().get("mean") for cell in detached] == [None, "detached", "detached"]
+    early = [variants.varied(c, "while_pruning") for c in made]
+    assert [method_of(cell).while_pruning for cell in early] == [False, True, True]
+    assert [replace(method_of(c), while_pruning=False) for c in early] == [method_of(c) for c in made]
+    assert [cells.label(cell) for cell in early] == ["NFT", "EL, while pruning", "CEAG, while pruning"]
 
 
 def test_a_ring_of_one_stands_for_no_buffer_where_there_was_none() -> None:
@@ -695,7 +699,7 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     words = ["--methods", "NFT", "EL", "CEAG", "--sparsity", "0.95", "0.9", "--seeds=0", "--epochs=3"]
     assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
     found = {}
-    for name in ("ring_1", "detached"):
+    for name in ("ring_1", "detached", "while_pruning"):
         assert call(tmp_path, "variant", name, *words) == 0
         path = variants.path_of(tmp_path / "results.json", name, 3)
         found[name] = {(row["method"], row["sparsity"]): row for row in results_file.read(path)["runs"]}
@@ -703,6 +707,8 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     assert {row["buffer"] for row in found["ring_1"].values()} == {1}
     assert set(found["detached"]) == {(m, s) for m in ("EL", "CEAG") for s in (0.95, 0.9)}
     assert {row["mean"] for row in found["detached"].values()} == {"detached"}
+    assert set(found["while_pruning"]) == set(found["detached"])
+    assert {row["while_pruning"] for row in found["while_pruning"].values()} == {True}
     assert call(tmp_path, "variant", "ring_1", "--methods", "NFT", "CEAG", "--epochs=3") == 2
     assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
 

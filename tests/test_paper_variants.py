@@ -214,6 +214,14 @@ def test_detached_means_are_compared_with_the_same_cell_of_the_table(results):
     assert paper_pair_wording.variant_title(found).startswith("no gradient through the overall loss")
 
 
+def test_constraints_that_act_while_pruning_are_compared_with_the_same_cell_of_the_table(results):
+    usual = [run for run in results.variants if run.recipe == "decay_last" and run.method == "CEAG"]
+    (found,) = variants([replace(run, recipe="while_pruning") for run in usual], results.runs, printed())
+    assert (found.first, found.second, len(found.rows)) == ("table", "while_pruning", 1)
+    assert paper_pair_wording.short_name("while_pruning") == "while pruning"
+    assert paper_pair_wording.variant_title(found).startswith("constraints that act from the first epoch on")
+
+
 def test_a_ring_that_was_not_varied_is_compared_with_rings_of_its_length(results):
     ceag = [run for run in results.variants if run.recipe == "decay_last" and run.method == "CEAG"]
     other = [replace(run, buffer=20) for run in results.runs if run.method == "CEAG"]

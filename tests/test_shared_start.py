@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,9 @@ def test_one_start_becomes_a_fleet() -> None:
 
 
 def test_nothing_is_shared_where_all_differ_or_nothing_is_pruned_step_by_step() -> None:
-    for runs, changes in ((runs_of(CEAG, seeds=3), {}), (runs_of(*ALIKE), {"pruning_epochs": 0})):
+    early = (CEAG, replace(CEAG, while_pruning=True))
+    some = ((runs_of(CEAG, seeds=3), {}), (runs_of(*ALIKE), {"pruning_epochs": 0}), (runs_of(*early), {}))
+    for runs, changes in some:
         for one, other in both(runs, **changes):
             assert torch.equal(one.model[0].weight, other.model[0].weight)
 
@@ -121,7 +123,8 @@ def test_every_field_of_a_method_is_known_to_act_before_the_end_of_pruning_or_no
         "name measure against_dense rows kind estimator tolerance dual_lr k overall negative mean side dual"
     )
     late += " kp ki nu multipliers_on refresh moves_on caution dead_zone keep keep_on"
-    assert {field.name for field in fields(Method)} == {*late.split(), *EARLY}
+    never_shared = "while_pruning"
+    assert {field.name for field in fields(Method)} == {*late.split(), *EARLY, never_shared}
     assert not {*late.split()} & {*EARLY}
 
 

@@ -287,7 +287,7 @@ def _raise(problems: Sequence[str]) -> None:
 def _settings_of_fit(method: Method) -> list[str]:
     """What a method asks of the whole training, which a single loss cannot do."""
     usual = {item.name: item.default for item in dataclasses.fields(Method)}
-    names = ["distill", "focus", "targets", "sampling", "keep", "importance"]
+    names = ["distill", "focus", "targets", "sampling", "keep", "importance", "while_pruning"]
     if method.multipliers_on == FOLDS:
         names.insert(0, "multipliers_on")
     return [

@@ -17,10 +17,10 @@ from evenprune.plan import families_of
 def epoch_row(loop: Loop, epoch: int) -> dict[str, Any]:
     """One epoch of all runs: numbers, and tensors with a leading run axis on the CPU."""
     seen = loop.steps * loop.recipe.batch_size
-    constrained = torch.tensor([run.method.rows != "none" for run in loop.runs])
     multipliers = constraint.multipliers(loop.plan, loop.state).cpu()
-    told = constrained & (epoch >= loop.recipe.pruning_epochs)
-    gaps = told & torch.tensor([_bounds_gaps(run.method) for run in loop.runs])
+    methods = [run.method for run in loop.runs]
+    told = torch.tensor([m.rows != "none" and epoch >= loop.recipe.acting_from(m) for m in methods])
+    gaps = told & torch.tensor([_bounds_gaps(method) for method in methods])
     return {
         "epoch": epoch,
         "learning_rate": float(loop.optimizer.param_groups[0]["lr"]),

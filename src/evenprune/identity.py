@@ -16,7 +16,12 @@ FREE_TO_CHANGE = (
     *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
     *("compile", "graph", "data_on_device", "share_pruning"),
 )
-LATER = ("moves_on", "dead_zone", "targets")  # choices of a method that were not there from the beginning
+LATER = (
+    "moves_on",
+    "dead_zone",
+    "targets",
+    "while_pruning",
+)  # choices of a method that were not there from the beginning
 DEFAULTS = {f.name: f.default for f in fields(Method) if f.name in LATER}
 
 

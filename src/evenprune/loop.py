@@ -45,7 +45,7 @@ class Epoch:
     order: Tensor  # [runs, samples used] sample ids
     uniform: Tensor  # [runs, samples used, draws] random numbers of the augmentation
     place: Tensor  # [] int64: the next step
-    active: Tensor  # [] bool: pruning has ended, the constraints act
+    active: Tensor  # [runs] bool: the constraints act, as a rule once pruning has ended
     window: Tensor | None  # [runs, steps of a chunk · batch, …] inputs in order, if the host has them
     trace: Tensor | None  # [runs, steps, rows] multipliers after each step
 
@@ -202,7 +202,7 @@ def _empty_epoch(plan: Plan, recipe: Recipe, train: Split) -> Epoch:
         order=torch.zeros(runs, steps * recipe.batch_size, dtype=torch.int64, device=device),
         uniform=torch.zeros(runs, steps * recipe.batch_size, draws, device=device),
         place=torch.zeros((), dtype=torch.int64, device=device),
-        active=torch.zeros((), dtype=torch.bool, device=device),
+        active=torch.zeros(runs, dtype=torch.bool, device=device),
         window=_empty_window(runs, recipe, train) if _stays(train) else None,
         trace=torch.zeros(runs, steps, rows, device=device) if recipe.trace else None,
     )
@@ -236,7 +236,7 @@ def draw_epoch(loop: Loop, epoch: int, step: int) -> None:
         count = len(loop.heldout.split)
         loop.heldout.draw(lambda run: heldout_order(run.seed, epoch, count), loop.runs, step)
     now.place.fill_(step)
-    now.active.fill_(epoch >= loop.recipe.pruning_epochs)
+    now.active.copy_(torch.tensor([epoch >= loop.recipe.acting_from(run.method) for run in loop.runs]))
     fill_window(loop, step)
 
 

@@ -50,6 +50,7 @@ class Method:
     keep: Literal["last", "best", "feasible"] = "last"
     keep_on: str | None = None
     importance: Literal["magnitude", "fairgrape", "fairgrape_fast"] = "magnitude"  # which weights go last
+    while_pruning: bool = False  # constraints act from the first epoch on, not from the end of pruning
 
     def __post_init__(self) -> None:
         wrong = _wrong_words(self) + _wrong_numbers(self)
@@ -106,6 +107,10 @@ class Method:
             (0 <= self.floor <= 1, f"floor is {self.floor}; it must lie in [0, 1]"),
             (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
             (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
+            (
+                not self.while_pruning or self.rows != "none",
+                "while_pruning=True needs constraints; rows='none' has none",
+            ),
         )
 
     def _heldout_rules(self) -> tuple[tuple[bool, str], ...]:
@@ -123,6 +128,11 @@ class Method:
                 not apart or self.negative == "clip",
                 "negative='keep' with multipliers_on: under held-out multipliers no sample weight is ever "
                 "negative, as that would reward a loss without bound; take negative='clip'",
+            ),
+            (
+                not (apart and self.while_pruning),
+                "while_pruning=True with multipliers_on: multipliers follow other samples from the end of "
+                "pruning on; take while_pruning=False",
             ),
             *self._caution_rules(),
             (
@@ -207,6 +217,8 @@ def _wrong_numbers(method: Method) -> list[str]:
     ]
     if isinstance(method.k, bool) or not isinstance(method.k, int):
         wrong.append(f"k is {method.k!r}; a whole number of at least 1")
+    if not isinstance(method.while_pruning, bool):
+        wrong.append(f"while_pruning is {method.while_pruning!r}; True or False")
     if isinstance(method.refresh, bool) or not isinstance(method.refresh, int):
         wrong.append(f"refresh is {method.refresh!r}; a whole number of steps")
     return wrong

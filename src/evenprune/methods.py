@@ -60,6 +60,7 @@ class Primal(TypedDict, total=False):
     keep: Literal["last", "best", "feasible"]
     keep_on: str | None
     importance: Literal["magnitude", "fairgrape", "fairgrape_fast"]
+    while_pruning: bool
 
 
 class Options(Primal, total=False):

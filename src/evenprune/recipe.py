@@ -143,6 +143,10 @@ class Recipe:
         """Steps of one epoch; an incomplete last batch is left out."""
         return samples // self.batch_size
 
+    def acting_from(self, method: Method) -> int:
+        """The epoch in which a method's constraints begin to act: when pruning has ended, unless told."""
+        return 0 if method.while_pruning else self.pruning_epochs
+
     def on(self, device: torch.device) -> "Recipe":
         """The same recipe with nothing left open but, on a GPU, `compile`: there the network decides."""
         gpu = device.type == "cuda"
@@ -367,7 +371,7 @@ def _ring_problems(data: Data, runs: Sequence[Run], recipe: Recipe) -> list[str]
     """A ring that cannot fill before the training ends is a problem; one that fills late, a warning."""
     methods = [run.method for run in runs]
     k = longest_training_ring(methods)
-    tuning = recipe.epochs - recipe.pruning_epochs
+    tuning = recipe.epochs - max((recipe.acting_from(m) for m in methods), default=0)
     late = slow_rings(methods, data.reference)
     if late:
         warnings.warn("\n".join(_shortened(late)), stacklevel=4)

@@ -160,11 +160,11 @@ class Result:
     def notes(self) -> list[str]:
         """What the table does not say: few or shared samples, idle multipliers, divergence and the like."""
         train = len(self.samples.splits[TRAIN])
-        steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.pruning_epochs)
         found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
         for label, runs in self._by_method().items():
             ended = {one.run.seed: one.diverged for one in runs if one.diverged is not None}
             method, trained = runs[0].run.method, [o for o in runs if o.history and o.diverged is None]
+            steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.acting_from(method))
             followed = method.multipliers_on or TRAIN
             gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]

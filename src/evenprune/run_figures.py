@@ -16,7 +16,7 @@ from evenprune.training import Fitted
 SPECIAL = (
     *("dual", "kp", "ki", "nu", "mean", "negative", "overall", "multipliers_on", "refresh", "moves_on"),
     *("caution", "dead_zone", "distill", "temperature", "focus", "floor", "targets", "sampling", "keep"),
-    *("keep_on", "importance"),
+    *("keep_on", "importance", "while_pruning"),
 )
 
 

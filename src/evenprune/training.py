@@ -222,7 +222,8 @@ def _shared_starts(job: Job, loop: Loop) -> list[int] | None:
     """The start of each run, where some are trained once until pruning ends; companions are not, and nothing
     is compiled twice."""
     found = shared_start.starts(job.runs)
-    wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0 and job.crew == job.runs
+    early = any(run.method.while_pruning for run in job.runs)
+    wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0 and job.crew == job.runs and not early
     if not wanted or len(set(found)) == len(found) or compiles(loop.network, job.recipe, job.device):
         return None
     if not shared_start.can_be_handed_over(job.recipe):
