@@ -10,7 +10,7 @@ from evenprune.wording import MISSING
 from paper import beyond_words as words
 from paper.beyond_cells import key_of
 from paper.beyond_measures import PAYERS
-from paper.beyond_methods import BASELINES, METHODS, STUDY
+from paper.beyond_methods import BASELINES, METHODS, is_formulation
 from paper.beyond_paired import Row
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import DISPARITIES, MEASURES, SHOWN, Block, Entry, blocks, newest_timings
@@ -81,13 +81,13 @@ LEGEND = (
 
 
 def _glance(found: Sequence[Block]) -> Iterator[list[str]]:
-    """Settings side by side, of unseen data; what is of one setting alone stands in its own table."""
+    """Settings side by side, of unseen data; other formulations stand in the table of theirs."""
     told = " · ".join(TITLES[m] for m in GLANCE)
     yield [f"unseen: {told}", *words.short_titles(found, brief=True)]
     by_method = [{entry.method: entry for entry in block.entries} for block in found]
-    for method in filter(STUDY.__contains__, METHODS):
+    for method in METHODS:
         own = [there.get(method) for there in by_method]
-        if any(own):
+        if any(own) and not is_formulation(method):
             yield [method, *(_in_short(entry) if entry else MISSING for entry in own)]
     floors = (block.entries[0].floor("max_excess_gap").mean if block.entries else None for block in found)
     yield ["max ψ by chance alone", *(MISSING if f is None else f"{100 * f:.1f}" for f in floors)]

@@ -237,9 +237,12 @@ def test_balanced_sampling_draws_every_group_as_often() -> None:
     assert sorted(sample_order(3, 5, 1000).tolist()) == list(range(1000))
 
 
-def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, Any]) -> None:
-    together = fit(*problem, runs=runs_of(methods.nft(), methods.balanced()), recipe=recipe())
-    alone = fit(*problem, runs=runs_of(methods.nft(), methods.balanced())[1:], recipe=recipe())
+@pytest.mark.parametrize("distill", [0.0, 0.5])
+def test_a_balanced_run_in_a_fleet_is_the_run_alone(problem: tuple[nn.Module, Any], distill: float) -> None:
+    runs = runs_of(methods.kd(distill=distill), methods.balanced(distill=distill))
+    together = fit(*problem, runs=runs, recipe=recipe())
+    alone = fit(*problem, runs=runs[1:], recipe=recipe())
+    assert not torch.equal(weights(together[0]), weights(together[1]))
     torch.testing.assert_close(weights(together[1]), weights(alone[0]), rtol=0, atol=1e-9)
 
 

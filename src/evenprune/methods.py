@@ -172,9 +172,12 @@ def group_dro(*, dual_lr: float = 0.01) -> Method:
     )
 
 
-def balanced() -> Method:
-    """Plain fine-tuning on batches in which every group is as frequent as any other."""
-    return Method(name="balanced", rows="none", estimator="none", sampling="balanced")
+def balanced(*, distill: float = 0.0, temperature: float = 4.0) -> Method:
+    """Plain fine-tuning on batches in which every group is as frequent as any other.
+
+    With `distill`, from the dense model's soft labels as well: see `kd`.
+    """
+    return replace(kd(distill=distill, temperature=temperature), name="balanced", sampling="balanced")
 
 
 TABLE: dict[str, Callable[..., Method]] = {
