@@ -190,8 +190,10 @@ def dense_lines(flags: Namespace, held: Document, words: Sequence[str]) -> Itera
         origin = Origin(name, own.heldout)
         if beyond_results.dense_of(held, origin) is None:
             yield f"First: dense --dataset {name}"
-        if name == DATASET and beyond_results.folds_of(held, origin, own.folds) is None:
-            yield f"Before part {beyond_plan.crossed_part()}: dense --folds {own.folds}"
+        crossed = beyond_plan.crossed_part(name)
+        if crossed is not None and beyond_results.folds_of(held, origin, own.folds) is None:
+            other = "" if name == DATASET else f" --dataset {name}"
+            yield f"Before part {crossed}: dense --folds {own.folds}{other}"
 
 
 def finished(flags: Namespace, where: Where) -> None:

@@ -69,6 +69,7 @@ ONCE: dict[str, Kind] = {  # in one setting
     "Performance-weighted loss": Kind(methods.performance_weighted),
     "GroupDRO": Kind(methods.group_dro, steps="dro"),
     "Group-balanced sampling": Kind(methods.balanced),
+    "Group-balanced sampling + KD": Kind(partial(methods.balanced, distill=0.9, temperature=4.0)),
 }
 EXTRAS: dict[str, Kind] = {  # only if they are asked for
     "CEAG held-out (ring)": replace(
@@ -76,7 +77,6 @@ EXTRAS: dict[str, Kind] = {  # only if they are asked for
     ),
     "CEAG held-out (caution 1)": _heldout(caution=1.0),
     "CEAG held-out (dead zone 2 %)": _heldout(dead_zone=0.02),
-    "Group-balanced sampling + KD": Kind(partial(methods.balanced, distill=0.9, temperature=4.0)),
     "FairGRAPE (fast)": Kind(partial(methods.fairgrape, fast=True), scored=True),
 }
 FORMULATIONS: dict[str, Kind] = {

@@ -11,6 +11,7 @@ from paper.beyond_methods import BY_SIZE, KINDS, ONCE, SPARSER
 FULL = 60  # epochs of a run that --seconds-per-run is of
 CROSSED = [name for name in ONCE if KINDS[name].crossed]
 RIVALS = [name for name in ONCE if name not in CROSSED]
+OTHERS = [name for name in RIVALS if name not in BY_SIZE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +53,19 @@ PARTS = (
         dataset=SMALL,
         told={"methods": [*BY_SIZE], "heldout_used": [0.1, 0.3, None], "tune_seeds": ONE},
     ),
+    Part(
+        title="other rivals, cross-fitting, small faces",
+        dataset=SMALL,
+        told={"methods": [*OTHERS, *CROSSED], "tune_seeds": ONE},
+    ),
+    Part(title="other rivals, UTKFace", dataset=FACES, told={"methods": OTHERS, "tune_seeds": ONE}),
 )
 
 
-def crossed_part() -> int:
-    """The number of the part that needs the dense models of the folds."""
-    return next(n for n, part in enumerate(PARTS, 1) if part.told.get("methods") == CROSSED)
+def crossed_part(dataset: str) -> int | None:
+    """The number of the part that needs the dense models of the folds; None: no part of the data set does."""
+    asked = {n: {*part.told.get("methods", ())} for n, part in enumerate(PARTS, 1) if part.dataset == dataset}
+    return next((n for n, names in asked.items() if names & {*CROSSED}), None)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from paper import (
 )
 from paper.beyond_cells import SPARSITY, Cell, cells_of, riders, trained_as, tuned, tuning
 from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, ONCE, PASSES, STUDY, grouped
-from paper.beyond_plan import CROSSED, PARTS
+from paper.beyond_plan import CROSSED, OTHERS, PARTS, crossed_part
 from paper.beyond_summary import blocks
 from tests.test_paper_beyond import (
     FEW,
@@ -308,6 +308,8 @@ def test_the_parts_are_in_the_order_of_the_study() -> None:
             "numbers of held-out samples, small faces",
             {("small_faces", "age", False, used) for used in (0.1, 0.3, None)},
         ),
+        ("other rivals, cross-fitting, small faces", {("small_faces", "age", False, None)}),
+        ("other rivals, UTKFace", {("utkface", "race", False, None)}),
     ]
 
 
@@ -320,8 +322,17 @@ def test_the_parts_have_every_method_of_the_study_and_all_that_is_expected() -> 
     assert here == {*STUDY, *ONCE, *FORMULATIONS}
     for groups, augment in (("superclass", True), ("class", False), ("class", True), ("race", False)):
         own = {c.method for c in every if (c.groups, c.augment, c.heldout_used) == (groups, augment, None)}
-        assert own - {*BY_SIZE} == set(STUDY) - {*BY_SIZE}
+        others = set(OTHERS) if groups == "race" else set()
+        assert own - {*BY_SIZE} == set(STUDY) - {*BY_SIZE} | others
         assert set(STUDY) <= own
+
+
+def test_models_of_folds_are_trained_before_the_part_that_needs_them() -> None:
+    crossed = {name: crossed_part(name) for name in ("cifar100", "utkface", "small_faces")}
+    assert crossed == {"cifar100": 11, "utkface": None, "small_faces": 15}
+    for name, number in crossed.items():
+        if number is not None:
+            assert beyond_flags.needs_folds(beyond_flags.settings_of(flags_of_part(number))), name
 
 
 def test_what_contradicts_a_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
