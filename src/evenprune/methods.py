@@ -6,6 +6,7 @@ step of the multipliers per batch. The default of 0.002 is the paper's most comm
 multiplier by about dual_lr · v · steps, and it should be able to reach 0.1 to 1.
 
 `Options` lists what else can be changed: `ceag(tolerance=0.01, estimator="table", negative="keep")`.
+Constraints act once pruning has ended; with `while_pruning=True` from the first epoch on.
 
 Held-out multipliers: `multipliers_on="heldout"` names a split that neither model trains on, and the
 multipliers follow ψ there: batch by batch, or with `estimator="pass", refresh=100` in a full pass every 100
