@@ -109,6 +109,7 @@ def _if_any(head: str, parts: Sequence[str]) -> list[Finding]:
 
 
 MOST_NAMED = 3  # methods in a headline
+ENOUGH = 3  # settings, for a share of them to say something
 
 
 def headline(found: Sequence[Block]) -> str:
@@ -131,13 +132,16 @@ def headline(found: Sequence[Block]) -> str:
 
 def _above_all(told: Standings) -> str:
     """Where too many methods are better in some setting to name them all: the one that is so in the largest
-    share of its settings, and of equals in most of them."""
+    share of its settings, and of equals in most of them; one of few settings only if all are."""
     better = {name: own for name, own in told.items() if "better" in own}
     if len(better) <= MOST_NAMED:
         return ""
-    first = max(
-        better, key=lambda name: (better[name].count("better") / len(better[name]), len(better[name]))
-    )
+
+    def place(name: str) -> tuple[bool, float, int]:
+        own = better[name]
+        return len(own) >= ENOUGH, own.count("better") / len(own), len(own)
+
+    first = max(better, key=place)
     return f", above all {_in_settings({first: better[first]}, 'better')[0]}"
 
 

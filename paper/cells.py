@@ -20,6 +20,9 @@ TABLE_METHODS = ("NFT", "NFT + ES", "EL", "EL + RB", "CEAG (no RB)", "CEAG")
 EL_SENTENCE = re.compile(r"(\S+) everywhere, except (\w+) (.+)/(.+) at ([\d.]+)%: (\S+)")
 
 
+UNUSUAL = ("overall", "mean", "while_pruning")  # settings that a row tells only where they are set
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One run of a table; what makes it that one and no other."""
@@ -47,7 +50,6 @@ class Cell:
         return {name: value for name, value in told if name not in UNUSUAL or value is not None}
 
 
-UNUSUAL = ("overall", "mean", "while_pruning")
 IDENTITY = tuple(field.name for field in fields(Cell))
 
 

@@ -20,7 +20,7 @@ from paper.runner import Start, Where
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
 DUAL_STEPS = {f"dual_{times:g}": times for times in (1.25, 1.4, 2, 3, 5)}  # times the paper's
 LAST = "decay_last"
-BOTH = "while_pruning_decay_last"
+EARLY_LAST = "while_pruning_decay_last"
 VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the tables
     "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
     "fast": {},  # to compare the plain one with, where both are shortened
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
     **{name: {} for name in DUAL_STEPS},
     "ring_1": {},  # "no buffer" as a ring of one: every group moves at every step, by its latest sample
     "while_pruning": {},  # constraints act from the first epoch on, not from the end of pruning
-    BOTH: {},
+    EARLY_LAST: {},
     "detached": {},  # constraints are differentiated by the groups' own losses, not by the overall one
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
     **{name: {} for name in FORMS},  # EL in a plain loop of its own: plain_el.py
@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
 IN_THE_METHOD: dict[str, dict[str, Any]] = {
     "ring_1": {"buffer": 1},
     "while_pruning": {"while_pruning": True},
-    BOTH: {"while_pruning": True},
+    EARLY_LAST: {"while_pruning": True},
     "detached": {"mean": "detached"},
     "macro": {"overall": "macro"},
 }
@@ -69,7 +69,7 @@ def run(
 ) -> None:
     """The cells, of one task. recipe: that of the tables; network: what is trained, with any weights."""
     apart = replace(where, results=path_of(where.results, flags.recipe, flags.epochs))
-    last = flags.recipe in (LAST, BOTH)
+    last = flags.recipe in (LAST, EARLY_LAST)
     changes = {"decay_only": (last_layer(network),)} if last else VARIANTS[flags.recipe]
     recipe = recipe_for(flags, replace(runner.shortened(recipe, flags.epochs), **changes))
     if flags.recipe in {*DUAL_STEPS, *IN_THE_METHOD}:  # nothing else differs: the others are in the tables

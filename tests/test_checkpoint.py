@@ -275,6 +275,18 @@ def test_a_folder_from_before_some_choices_resumes_where_they_change_nothing(
             checkpoint.claim(tmp_path, now)
 
 
+@pytest.mark.parametrize("changes", [{}, CAUTIOUS, {"focus": 1.0, "floor": 0.5}])
+def test_a_folder_from_before_constraints_could_act_while_pruning_resumes(changes: dict[str, Any]) -> None:
+    split, model = images(), network()
+    method = Method(**{"name": "ceag", "dual_lr": 0.3, "k": 5} | changes)
+    told = identify(model, data_for(model, split), runs=[Run(method=method, sparsity=0.7)], recipe=recipe())
+    assert "while_pruning" not in told["runs"][0]["method"]
+    if not changes:
+        early = Run(method=replace(method, while_pruning=True), sparsity=0.7)
+        other = identify(model, data_for(model, split), runs=[early], recipe=recipe())
+        assert other["runs"][0]["method"]["while_pruning"] is True
+
+
 def test_a_checkpoint_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
     start(tmp_path, epochs=3)
     place = tmp_path / "checkpoint.safetensors"

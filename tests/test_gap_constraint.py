@@ -390,3 +390,6 @@ def test_what_only_a_whole_training_can_do_is_refused() -> None:
     words = r"(?s)multipliers_on='folds' is what fit.*distill=0.5.*targets='corrected'.*sampling='balanced'"
     with pytest.raises(ValueError, match=words):
         GapConstraint(reference(), method)
+    early = methods.ceag(tolerance=0.01, while_pruning=True)
+    with pytest.raises(ValueError, match=r"leave it out: constraint\.active says whether it acts"):
+        GapConstraint(reference(), early)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from evenprune import methods
+from evenprune import methods, run_figures
 from evenprune.constraint import Method
 
 # measure, against the dense model, rows, kind, estimator
@@ -74,6 +74,11 @@ def test_options_arrive() -> None:
         "table",
     )
     assert methods.nft_es(on="test").keep_on == "test"
+    taught = methods.balanced(distill=0.5, temperature=2.0)
+    assert (taught.sampling, taught.distill, taught.temperature) == ("balanced", 0.5, 2.0)
+    early = methods.ceag(tolerance=0.02, while_pruning=True)
+    assert run_figures.settings(early)["while_pruning"] is True
+    assert "while_pruning" not in run_figures.settings(method)
     assert methods.el_rb(dual_lr=0.1, k=3).k == 3
 
 

@@ -483,6 +483,8 @@ def test_of_many_methods_the_headline_names_the_one_that_helps_most_often() -> N
     )
     told = {"a": ["better", "mixed"], "b": ["better"], "c": ["better", "better"], "d": ["better", "worse"]}
     assert beyond_findings._above_all(told) == ", above all c (2 of 2 settings)"
+    often = told | {"e": ["better", *["mixed"] * 3], "f": ["better", "better", "mixed"]}
+    assert beyond_findings._above_all(often) == ", above all f (2 of 3 settings)"
 
 
 def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:

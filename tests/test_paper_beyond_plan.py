@@ -372,6 +372,20 @@ def test_the_smallest_study_of_a_setting_is_60_runs(
     assert not any("UTKFace" in name for name in apart)
 
 
+def test_the_plan_names_the_dense_models_that_are_to_be_trained_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert beyond.main(["plan", "--results", str(tmp_path / "beyond.json")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-6:-1] == [
+        "First: dense --dataset cifar100",
+        "Before part 11: dense --folds 4",
+        "First: dense --dataset utkface",
+        "First: dense --dataset small_faces",
+        "Before part 15: dense --folds 4 --dataset small_faces",
+    ]
+
+
 def test_runs_that_are_finished_are_not_planned_again() -> None:
     flags = flags_of_part(1)
     settings, grid = beyond_flags.settings_of(flags), beyond_flags.grid_of(flags)

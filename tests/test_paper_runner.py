@@ -699,7 +699,7 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     words = ["--methods", "NFT", "EL", "CEAG", "--sparsity", "0.95", "0.9", "--seeds=0", "--epochs=3"]
     assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
     found = {}
-    for name in ("ring_1", "detached", "while_pruning", variants.BOTH):
+    for name in ("ring_1", "detached", "while_pruning", variants.EARLY_LAST):
         assert call(tmp_path, "variant", name, *words) == 0
         path = variants.path_of(tmp_path / "results.json", name, 3)
         found[name] = {(row["method"], row["sparsity"]): row for row in results_file.read(path)["runs"]}
@@ -708,10 +708,28 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     assert set(found["detached"]) == {(m, s) for m in ("EL", "CEAG") for s in (0.95, 0.9)}
     assert {row["mean"] for row in found["detached"].values()} == {"detached"}
     assert set(found["while_pruning"]) == set(found["detached"])
-    for name in ("while_pruning", variants.BOTH):
+    for name in ("while_pruning", variants.EARLY_LAST):
         assert {row["while_pruning"] for row in found[name].values()} == {True}
     assert call(tmp_path, "variant", "ring_1", "--methods", "NFT", "CEAG", "--epochs=3") == 2
     assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small")
+def test_variants_by_the_decay_of_the_last_layer_decay_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+
+    def keep(_: Any, made: Any, recipe: Any, where: Any) -> None:
+        told[where.results.stem] = recipe.decay_only, {cell.while_pruning for cell in made}
+
+    monkeypatch.setattr(variants.runner, "fill", keep)
+    assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
+    for name in ("decay_last", "while_pruning", variants.EARLY_LAST):
+        assert call(tmp_path, "variant", name, "--methods", "EL", "--seeds=0", "--epochs=3") == 0
+    decays, begins = zip(*told.values(), strict=True)
+    assert [bool(names) for names in decays] == [True, False, True]
+    assert begins == ({None}, {True}, {True})
 
 
 @pytest.mark.usefixtures("small")

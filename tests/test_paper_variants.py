@@ -219,7 +219,17 @@ def test_constraints_that_act_while_pruning_are_compared_with_the_same_cell_of_t
     (found,) = variants([replace(run, recipe="while_pruning") for run in usual], results.runs, printed())
     assert (found.first, found.second, len(found.rows)) == ("table", "while_pruning", 1)
     assert paper_pair_wording.short_name("while_pruning") == "while pruning"
-    assert paper_pair_wording.variant_title(found).startswith("constraints that act from the first epoch on")
+    assert paper_pair_wording.variant_title(found) == (
+        "constraints that act from the first epoch on, beside the recipe of table 1"
+    )
+    (both,) = variants(
+        [replace(r, recipe="while_pruning_decay_last") for r in usual], results.runs, printed()
+    )
+    assert paper_pair_wording.short_name(both.second) == "while pruning, last decay"
+    assert paper_pair_wording.variant_title(both) == (
+        "constraints from the first epoch on, weight decay on the last layer alone, beside weight decay on "
+        "all layers, as in table 1"
+    )
 
 
 def test_a_ring_that_was_not_varied_is_compared_with_rings_of_its_length(results):

@@ -20,7 +20,7 @@ from evenprune.recipe import Run
 from evenprune.shared_start import EARLY, beginners, can_be_handed_over, start_of, starts
 from evenprune.trackers import Hook
 from evenprune.training import Fitted, fit
-from tests.training_cases import data_for, images, precisely, recipe
+from tests.training_cases import Stops, data_for, images, precisely, recipe
 
 DENSE, TRAIN = precisely()
 TEST, HELD = (images(60, seed=seed, dtype=torch.float64) for seed in (2, 3))
@@ -99,6 +99,24 @@ def test_nothing_is_shared_where_all_differ_or_nothing_is_pruned_step_by_step() 
     for runs, changes in some:
         for one, other in both(runs, **changes):
             assert torch.equal(one.model[0].weight, other.model[0].weight)
+
+
+def test_constraints_begin_for_each_run_by_itself_and_are_there_again_after_a_kill(tmp_path: Path) -> None:
+    """Stopped between two prunings, when the multipliers of one run have begun to move."""
+    runs = runs_of(CEAG, replace(CEAG, while_pruning=True), methods.nft(), seeds=1)
+    settings = recipe(pruning_epochs=3)
+    together = fit(DENSE, DATA, runs=runs, recipe=settings)
+    for run, one in zip(runs, together, strict=True):
+        (alone,) = fit(DENSE, DATA, runs=[run], recipe=settings)
+        assert_same(one, alone)
+    moved = [bool(one.multipliers[1].any()) for one in together]
+    assert moved == [False, True, False]
+    with pytest.raises(KeyboardInterrupt):
+        fit(DENSE, DATA, runs=runs, recipe=settings, folder=tmp_path, hooks=[Stops(after=1)])
+    for one, again in zip(
+        together, fit(DENSE, DATA, runs=runs, recipe=settings, folder=tmp_path), strict=True
+    ):
+        assert_same(again, one)
 
 
 METHODS = st.sampled_from([*ALIKE, HELDOUT, *APART])

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -641,6 +642,19 @@ def test_too_few_samples_for_a_batch_or_a_ring(problem: Any) -> None:
     never = [Run(method=methods.ceag(tolerance=0.1, k=3 * smallest + 1), sparsity=0.5)]
     with (
         pytest.warns(UserWarning, match="fills only"),
-        pytest.raises(InputProblems, match="cannot fill in the 3 epochs after pruning"),
+        pytest.raises(InputProblems, match="cannot fill in the 3 epochs in which its"),
     ):
         fit(model, data, runs=never, recipe=recipe())
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_ring_has_the_epochs_in_which_its_own_constraints_act(problem: Any, early: bool) -> None:
+    model, data = problem
+    k = 3 * int(data.reference.samples.min()) + 1  # more than the three epochs after pruning bring
+    method = methods.ceag(tolerance=0.1, k=k, while_pruning=early)
+    runs = [Run(method=one, sparsity=0.5) for one in (methods.nft(), method)]
+    with (
+        pytest.warns(UserWarning, match="fills only"),
+        nullcontext() if early else pytest.raises(InputProblems, match=r"a ring of .* in the 3 epochs"),
+    ):
+        fit(model, data, runs=runs, recipe=recipe())

@@ -28,7 +28,8 @@ class Fitted:
     predictions: dict[str, Predictions]  # by split
     kept_epoch: int  # the epoch whose weights these are
     last: dict[str, Predictions]  # by split, of the last iterate: the same, unless an earlier one is kept
-    trace: Tensor | None = None  # [steps after pruning, rows]: multipliers after each step, if asked for
+    # [steps after pruning, rows]: multipliers after each step, if asked for; also where they act before.
+    trace: Tensor | None = None
     diverged: int | None = None  # the epoch whose loss or weights were not finite: all this is of before
 
 

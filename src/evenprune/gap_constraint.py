@@ -290,8 +290,10 @@ def _settings_of_fit(method: Method) -> list[str]:
     names = ["distill", "focus", "targets", "sampling", "keep", "importance", "while_pruning"]
     if method.multipliers_on == FOLDS:
         names.insert(0, "multipliers_on")
+    instead = {"while_pruning": ": constraint.active says whether it acts"}
     return [
         f"{name}={getattr(method, name)!r} is what fit() and prune() do; in a loop of your own leave it out"
+        f"{instead.get(name, '')}"
         for name in names
         if getattr(method, name) != usual[name]
     ]

@@ -16,13 +16,9 @@ FREE_TO_CHANGE = (
     *("checkpoint_epochs", "checkpoint_steps", "evaluate_batch"),
     *("compile", "graph", "data_on_device", "share_pruning"),
 )
-LATER = (
-    "moves_on",
-    "dead_zone",
-    "targets",
-    "while_pruning",
-)  # choices of a method that were not there from the beginning
-DEFAULTS = {f.name: f.default for f in fields(Method) if f.name in LATER}
+# Choices of a method that were not there from the beginning; MEANT changed what `caution` and `focus` mean.
+MEANT, ADDED = ("moves_on", "dead_zone", "targets"), ("while_pruning",)
+DEFAULTS = {f.name: f.default for f in fields(Method) if f.name in (*MEANT, *ADDED)}
 
 
 def identify(model: nn.Module, data: Data, *, runs: Sequence[Run], recipe: Recipe) -> dict[str, Any]:
@@ -52,8 +48,9 @@ def _described(run: Run) -> dict[str, Any]:
     other experiments.
     """
     told: dict[str, Any] = checkpoint.describe(run)
-    if run.method.caution == 0 and run.method.focus == 0:
-        told["method"] = {n: v for n, v in told["method"].items() if (n, v) not in DEFAULTS.items()}
+    same = run.method.caution == 0 and run.method.focus == 0
+    known = {name: DEFAULTS[name] for name in (*ADDED, *(MEANT if same else ()))}
+    told["method"] = {n: v for n, v in told["method"].items() if (n, v) not in known.items()}
     if run.method.keep == "feasible":  # in folders of before, the one with the smallest max ψ
         told["method"]["feasible"] = (
             "if none is, the most accurate that is not shown to be beyond the tolerance"

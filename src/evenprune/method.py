@@ -92,6 +92,10 @@ class Method:
                 or (self.rows, self.kind, self.measure) == ("mean", "at_most", "accuracy"),
                 "keep='feasible' judges by ψ ≤ tolerance: rows='mean', kind='at_most', measure='accuracy'",
             ),
+            (
+                not self.while_pruning or self.rows != "none",
+                "while_pruning=True needs constraints; rows='none' has none",
+            ),
             *self._primal_rules(),
             *self._heldout_rules(),
         )
@@ -107,10 +111,6 @@ class Method:
             (0 <= self.floor <= 1, f"floor is {self.floor}; it must lie in [0, 1]"),
             (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
             (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
-            (
-                not self.while_pruning or self.rows != "none",
-                "while_pruning=True needs constraints; rows='none' has none",
-            ),
         )
 
     def _heldout_rules(self) -> tuple[tuple[bool, str], ...]:

@@ -33,7 +33,7 @@ SHORT = {
     RING: "rings of one",
     "detached": "detached mean",
     "while_pruning": "while pruning",
-    "while_pruning_decay_last": "both",
+    "while_pruning_decay_last": "while pruning, last decay",
     "plain_el": "plain loop",
     "leaking": "leaking decay",
     "published": "published form",
@@ -48,7 +48,7 @@ TOLD = {
 
 def recipe_name(name: str, other: str = "") -> str:
     """In full; a table's decay is spoken of only where it is what differs."""
-    if name == TABLE and other != "decay_last":
+    if name == TABLE and other not in ("decay_last", "while_pruning_decay_last"):
         return "the recipe of table 1"
     if name.startswith(DUAL):
         return f"{_times(name)} times the dual step"

@@ -370,17 +370,18 @@ def _size_problems(data: Data, recipe: Recipe) -> Iterator[str]:
 def _ring_problems(data: Data, runs: Sequence[Run], recipe: Recipe) -> list[str]:
     """A ring that cannot fill before the training ends is a problem; one that fills late, a warning."""
     methods = [run.method for run in runs]
-    k = longest_training_ring(methods)
-    tuning = recipe.epochs - max((recipe.acting_from(m) for m in methods), default=0)
     late = slow_rings(methods, data.reference)
     if late:
         warnings.warn("\n".join(_shortened(late)), stacklevel=4)
+    rings = [(longest_training_ring([m]), recipe.epochs - recipe.acting_from(m)) for m in methods]
+    k, acting = max(rings, key=lambda ring: ring[0] / max(ring[1], 1), default=(0, 0))  # the last to fill
     return _shortened(
         [
-            f'Group "{name}" has {count:.0f} training samples; a ring of {k} cannot fill in the {tuning} '
-            "epochs after pruning. Train longer, merge groups, lower k, or use the table estimator."
+            f'Group "{name}" has {count:.0f} training samples; a ring of {k} cannot fill in the {acting} '
+            "epochs in which its constraints act. Train longer, merge groups, lower k, or use the table "
+            "estimator."
             for name, count in zip(data.reference.names, data.reference.samples.tolist(), strict=True)
-            if count > 0 and count * tuning < k
+            if count > 0 and count * acting < k
         ]
     )
 

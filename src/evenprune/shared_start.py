@@ -1,7 +1,8 @@
 """Runs that are the same until pruning ends are trained once until then.
 
-Constraints act from the end of pruning on. Until then runs of one seed, sparsity and loss differ in nothing,
-whatever their methods constrain: one of them trains for all, and then each goes on by itself.
+Constraints act from the end of pruning on, unless a method says otherwise. Until then runs of one seed,
+sparsity and loss differ in nothing, whatever their methods constrain: one of them trains for all, and then
+each goes on by itself.
 """
 
 from collections.abc import Mapping, Sequence

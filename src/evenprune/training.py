@@ -219,8 +219,8 @@ def _loop(job: Job, train: Split, splits: Mapping[str, Split], memory: Memory) -
 
 
 def _shared_starts(job: Job, loop: Loop) -> list[int] | None:
-    """The start of each run, where some are trained once until pruning ends; companions are not, and nothing
-    is compiled twice."""
+    """The start of each run, where some are trained once until pruning ends; companions are not, nothing is
+    compiled twice, and nothing is shared beside constraints that act while pruning."""
     found = shared_start.starts(job.runs)
     early = any(run.method.while_pruning for run in job.runs)
     wanted = job.recipe.share_pruning and job.recipe.pruning_epochs > 0 and job.crew == job.runs and not early
