@@ -6,6 +6,9 @@ over the groups that a batch holds, the dual step first. The published code adds
 constraints are |L_g − (L + p)| and differentiate p as well: weights are decayed 1 − Σ_g λ_g sign(L_g − L − p)
 times as fast, which is more where most groups are better than the average. It sums p over the last
 layer alone, begins in the epoch of the last pruning, here in the next, and keeps the last batch of an epoch.
+
+Groups that a batch lacks are left out, there as here. Where they are not (no sample, so a mean of 0), each of
+them counts as |0 − L|, which lets all multipliers grow at every step.
 """
 
 import copy
@@ -39,12 +42,14 @@ class Form:
     last_only: bool = False  # it is that of the last layer alone
     early: bool = False  # constraints act in the epoch of the last pruning
     whole: bool = False  # the last batch of an epoch, a smaller one, is kept
+    absent: bool = False  # groups that a batch lacks are not left out: their loss is 0
 
 
 FORMS = {
     "plain_el": Form(),  # to see that this loop does what the fleets do
     "leaking": Form(leaks=True, early=True, whole=True),  # decay on all layers, as the paper says
     "published": Form(leaks=True, last_only=True, early=True, whole=True),
+    "absent": Form(absent=True),  # not in the published code; an older one may have had it
 }
 
 
@@ -60,14 +65,21 @@ class Step:
 
 
 def lagrangian(
-    losses: Tensor, groups: Tensor, multipliers: Tensor, *, dual_lr: float, penalty: Tensor | None = None
+    losses: Tensor,
+    groups: Tensor,
+    multipliers: Tensor,
+    *,
+    dual_lr: float,
+    penalty: Tensor | None = None,
+    absent: bool = False,
 ) -> Step:
-    """Of one batch. penalty: p, where it is part of the constraints."""
+    """Of one batch. penalty: p, where the constraints have it; absent: they are of all groups."""
     counts = torch.zeros_like(multipliers).index_add(0, groups, torch.ones_like(losses))
     sums = torch.zeros_like(multipliers).index_add(0, groups, losses)
     sizes, mean = counts.clamp(min=1), losses.mean()
     apart = sums / sizes - (mean if penalty is None else mean + penalty)  # L_g − L
-    apart = torch.where(counts > 0, apart, 0)  # of groups that the batch holds
+    if not absent:
+        apart = torch.where(counts > 0, apart, 0)  # of groups that the batch holds
     after = multipliers + dual_lr * apart.detach().abs()
     pushed = after * apart.detach().sign()
     rest = 1 - pushed.sum()  # how many times L counts, and p where it is part of L
@@ -147,7 +159,12 @@ def train(
                 continue
             penalty = network.penalty() if form.leaks else None
             told = lagrangian(
-                losses, data.groups[index], multipliers, dual_lr=cell.dual_lr or 0.0, penalty=penalty
+                losses,
+                data.groups[index],
+                multipliers,
+                dual_lr=cell.dual_lr or 0.0,
+                penalty=penalty,
+                absent=form.absent,
             )
             multipliers, negative = told.multipliers, negative + told.negative
             network.descend(told.objective, told.decay)

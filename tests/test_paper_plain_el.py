@@ -57,6 +57,12 @@ def test_the_plain_loop_trains_what_a_fleet_trains(dual_lr: float, sparsity: flo
         assert max(masks.summary().silent) > 0  # filters whose norms go with them
 
 
+def rare_third(split: Split) -> Split:
+    """With a third group that most batches lack."""
+    third = torch.arange(len(split)) % 30 == 0
+    return replace(split, groups=torch.where(third, 2, split.groups.clamp(max=1)))
+
+
 def written_out(model: nn.Module, split: Split, form: Form, *, decay: float, dual_lr: float) -> nn.Module:
     """The published code's loop as it stands there: sums by Python loops, the penalty by autograd."""
     model = copy.deepcopy(model)
@@ -81,8 +87,8 @@ def written_out(model: nn.Module, split: Split, form: Form, *, decay: float, dua
             overall = objective if form.leaks else loss
             for group in range(3) if epoch >= 2 - form.early else ():
                 own = losses[split.groups[index] == group]
-                if len(own):
-                    violation = (own.mean() - overall).abs()
+                if len(own) or form.absent:
+                    violation = ((own.mean() if len(own) else 0.0) - overall).abs()
                     multipliers[group] += dual_lr * float(violation.detach())
                     objective = objective + multipliers[group] * violation
             optimizer.zero_grad()
@@ -97,6 +103,7 @@ def written_out(model: nn.Module, split: Split, form: Form, *, decay: float, dua
 def test_every_form_is_what_is_written_out(name: str, decay: float) -> None:
     whole = images(missing=False, dtype=torch.float64)
     split = replace(whole, **{n: getattr(whole, n)[:110] for n in ("inputs", "labels", "groups")})
+    split = rare_third(split)
     model = trained(network(dtype=torch.float64), split)
     *_, found = plain_el.train(model, split, cell_of(0.05), FORMS[name], settings(decay), CPU)
     expected = written_out(model, split, FORMS[name], decay=decay, dual_lr=0.05)
@@ -108,6 +115,7 @@ def test_the_forms_are_those_of_their_names() -> None:
     assert FORMS["plain_el"] == Form()
     assert FORMS["leaking"] == Form(leaks=True, early=True, whole=True)
     assert FORMS["published"] == replace(FORMS["leaking"], last_only=True)
+    assert FORMS["absent"] == Form(absent=True)
 
 
 @st.composite
@@ -121,9 +129,9 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return weight, labels, groups, 3 * torch.rand(count, generator=generator, dtype=torch.float64)
 
 
-@given(batches(), st.booleans(), st.floats(0, 2), st.sampled_from([0.0, 0.003, 0.03, 0.3]))
+@given(batches(), st.booleans(), st.booleans(), st.floats(0, 2), st.sampled_from([0.0, 0.003, 0.03, 0.3]))
 def test_the_penalty_leaks_as_it_does_when_it_is_added_in_place(
-    batch: tuple[Tensor, Tensor, Tensor, Tensor], leaks: bool, dual_lr: float, rate: float
+    batch: tuple[Tensor, Tensor, Tensor, Tensor], leaks: bool, absent: bool, dual_lr: float, rate: float
 ) -> None:
     logits, labels, groups, multipliers = batch
     weight = logits.clone().requires_grad_()
@@ -134,8 +142,9 @@ def test_the_penalty_leaks_as_it_does_when_it_is_added_in_place(
     if leaks:
         mean = objective  # as after `loss += penalty`, where the constraints hold the same tensor
     after = multipliers.clone()
-    for group in groups.unique().tolist():
-        violation = (losses[groups == group].mean() - mean).abs()
+    for group in range(len(multipliers)) if absent else groups.unique().tolist():
+        own_mean = losses[groups == group].sum() / max(int((groups == group).sum()), 1)
+        violation = (own_mean - mean).abs()
         after[group] += dual_lr * violation.detach()
         objective = objective + float(after[group]) * violation
     (expected,) = torch.autograd.grad(objective, weight)
@@ -143,7 +152,7 @@ def test_the_penalty_leaks_as_it_does_when_it_is_added_in_place(
     other = logits.clone().requires_grad_()
     own = functional.cross_entropy(other, labels, reduction="none")
     inside = rate / 2 * logits.square().sum() if leaks else None
-    told = lagrangian(own, groups, multipliers, dual_lr=dual_lr, penalty=inside)
+    told = lagrangian(own, groups, multipliers, dual_lr=dual_lr, penalty=inside, absent=absent)
     (found,) = torch.autograd.grad(told.objective, other)
     torch.testing.assert_close(found + told.decay * rate * logits, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(told.multipliers, after, rtol=1e-12, atol=1e-12)
@@ -169,6 +178,12 @@ def test_the_forms_differ_in_what_they_say() -> None:
         for w in (False, True)
     ]
     assert sums[0][2] != sums[1][2]  # a fifth batch, of 14
+    rare = rare_third(split)
+    first, second = (
+        [t.multiplier_sum for t in plain_el.train(model, rare, cell_of(0.05), form, settings(), CPU)]
+        for form in (Form(), Form(absent=True))
+    )
+    assert first[2] < second[2]
     for form in (Form(leaks=True), Form(last_only=True)):
         assert not torch.allclose(ended(form)[1], weights, rtol=1e-3)
     torch.testing.assert_close(ended(Form(leaks=True), decay=0.0)[1], ended(Form(), decay=0.0)[1])

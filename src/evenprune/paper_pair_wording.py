@@ -23,6 +23,7 @@ RECIPES = {
     "plain_el": "a plain loop of its own",
     "leaking": "the weight penalty inside the constraints, as the paper's published code, on all layers",
     "published": "the paper's published code's form, decay of the last layer inside the constraints",
+    "absent": "groups that a batch lacks counted as groups without loss",
 }
 SHORT = {
     PLAIN: "plain float32",
@@ -37,6 +38,7 @@ SHORT = {
     "plain_el": "plain loop",
     "leaking": "leaking decay",
     "published": "published form",
+    "absent": "absent groups as 0",
 }
 MOST_ALONE = 10  # runs that are named
 TOLD = {
