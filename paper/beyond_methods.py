@@ -35,6 +35,9 @@ class Kind:
         return self.sees_heldout or self.crossed
 
 
+TEACHER: dict[str, Any] = {"distill": 0.9, "temperature": 4.0}
+
+
 def _heldout(**more: Any) -> Kind:
     make = partial(methods.ceag, multipliers_on="heldout", estimator="pass", **more)
     return Kind(make, "usual", "usual", passes=True, sees_heldout=True)
@@ -53,7 +56,7 @@ STUDY: dict[str, Kind] = {  # in every setting
     "CEAG (table)": Kind(partial(methods.ceag, estimator="table"), "usual", "usual"),
     PASSES: _heldout(),
     FEASIBLE: _heldout(keep="feasible", keep_on="choice"),
-    BOTH: _heldout(distill=0.9, temperature=4.0),
+    BOTH: _heldout(**TEACHER),
     "FairGRAPE": Kind(methods.fairgrape, scored=True),
 }
 LOWER = "CEAG held-out (lower limit)"
@@ -69,7 +72,8 @@ ONCE: dict[str, Kind] = {  # in one setting
     "Performance-weighted loss": Kind(methods.performance_weighted),
     "GroupDRO": Kind(methods.group_dro, steps="dro"),
     "Group-balanced sampling": Kind(methods.balanced),
-    "Group-balanced sampling + KD": Kind(partial(methods.balanced, distill=0.9, temperature=4.0)),
+    "Group-balanced sampling + KD": Kind(partial(methods.balanced, **TEACHER)),
+    "CEAG + KD": _ringed(partial(methods.ceag, **TEACHER), "usual"),
 }
 EXTRAS: dict[str, Kind] = {  # only if they are asked for
     "CEAG held-out (ring)": replace(
