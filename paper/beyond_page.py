@@ -155,7 +155,7 @@ def _findings(found: Sequence[Block]) -> Section:
         "is its own value. A dash: not planned there. Settings that look at fewer held-out samples follow "
         "below."
     )
-    said = findings_list(findings.study_findings(found))
+    said = f"<h3>In words</h3>{findings_list(findings.study_findings(found))}"
     main = [block for block in found if not is_variant(block, found)]
     glances = [
         f'<h3>At a glance: {marked(title)}</h3><p class="lead">{text}</p>{tables.glance_table(main, measure)}'
@@ -164,7 +164,7 @@ def _findings(found: Sequence[Block]) -> Section:
             (findings.HARM, "max ψ", f"Likewise; below {base}'s, what chance alone would show."),
         )
     ]
-    return _section("findings", "What works and what does not", lead, said, *glances)
+    return _section("findings", "What works and what does not", lead, *glances, said)
 
 
 def _gains(found: Sequence[Block]) -> Section:

@@ -149,6 +149,30 @@ def test_every_method_is_in_the_readme():
         assert f"`{name.replace('-', '_')}`" in README
 
 
+def rows_below(page, title):
+    """The cells of the first table below a title, by row and column."""
+    table = page.split(title)[1].strip().split("\n\n")
+    rows = next([line.strip("| ").split(" | ") for line in part.splitlines()] for part in table if part.startswith("|"))
+    return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
+
+
+def test_what_the_readme_says_of_unseen_data_is_what_the_study_found():
+    found = rows_below(PAGES["docs/unseen-tables.md"], "## At a glance\n")
+    told = rows_below(README, "## What to use on unseen data\n")
+    settings = set.union(*(set(row) for row in found.values()))
+    assert set(told) == settings
+    for setting, row in told.items():
+        for method, cell in row.items():
+            accuracy, _, payers = found[method][setting].split(" · ")
+            assert cell == f"{accuracy} · {payers}", (setting, method)
+
+
+def test_the_method_that_the_readme_advises_can_be_asked_for():
+    (call,) = re.findall(r"methods\.ceag\(tolerance=.*refresh.*\)", README)
+    method = eval(call, {"methods": evenprune.methods})
+    assert (method.multipliers_on, method.distill) == ("heldout", 0.9)
+
+
 def test_the_noise_floor_that_the_readme_quotes():
     """100 groups of 100 samples, 20 % disagreement, nobody harmed: about 11 points."""
     rng = np.random.default_rng(0)
