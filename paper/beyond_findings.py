@@ -10,7 +10,7 @@ from paper.beyond_methods import (
     BIAS,
     BY_SIZE,
     FORMULATIONS,
-    ONCE,
+    OF_ONE_SIZE,
     SPARSER,
     STUDY,
     grouped,
@@ -397,7 +397,7 @@ def expected(block: Block) -> list[str]:
         return [BIAS, *(BY_SIZE if here else ())] if labels else [*BY_SIZE]
     if is_sparser(setting):
         return [name for name in SPARSER if first or not grouped(name)]
-    return [*(name for name in STUDY if labels or name != BIAS), *(ONCE if here else ())]
+    return [*(name for name in STUDY if labels or name != BIAS), *(OF_ONE_SIZE if here else ())]
 
 
 def is_sparser(setting: Setting) -> bool:

@@ -60,6 +60,10 @@ STUDY: dict[str, Kind] = {  # in every setting
     "FairGRAPE": Kind(methods.fairgrape, scored=True),
 }
 LOWER = "CEAG held-out (lower limit)"
+BALANCED: dict[str, Kind] = {  # plain fine-tuning where groups are of one size
+    "Group-balanced sampling": Kind(methods.balanced),
+    "Group-balanced sampling + KD": Kind(partial(methods.balanced, **TEACHER)),
+}
 ONCE: dict[str, Kind] = {  # in one setting
     LOWER: _heldout(moves_on="lower", caution=1.645),  # 95 %, one-sided
     "CEAG cross-fitted (passes)": Kind(
@@ -71,10 +75,10 @@ ONCE: dict[str, Kind] = {  # in one setting
     ),
     "Performance-weighted loss": Kind(methods.performance_weighted),
     "GroupDRO": Kind(methods.group_dro, steps="dro"),
-    "Group-balanced sampling": Kind(methods.balanced),
-    "Group-balanced sampling + KD": Kind(partial(methods.balanced, **TEACHER)),
+    **BALANCED,
     "CEAG + KD": _ringed(partial(methods.ceag, **TEACHER), "usual"),
 }
+OF_ONE_SIZE = [name for name in ONCE if name not in BALANCED]  # those that say something where groups are
 EXTRAS: dict[str, Kind] = {  # only if they are asked for
     "CEAG held-out (ring)": replace(
         _ringed(partial(methods.ceag, multipliers_on="heldout"), "usual"), sees_heldout=True

@@ -32,7 +32,7 @@ from paper import (
 )
 from paper.beyond_cells import Cell, cells_of
 from paper.beyond_measures import PAYERS, gap_of, groups_worse, payers_of
-from paper.beyond_methods import BIAS, BOTH, FEASIBLE, FORMULATIONS, KD, KINDS, ONCE, PASSES, SPARSER, STUDY
+from paper.beyond_methods import BIAS, BOTH, FEASIBLE, FORMULATIONS, KD, KINDS, OF_ONE_SIZE, PASSES, SPARSER, STUDY
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import Block
 from tests import audit_documents
@@ -44,7 +44,7 @@ EMPTY: Documents = ({"runs": []}, {"runs": []})
 HOSTILE = list(audit_documents.HOSTILE_NAMES)
 # Of the study, of what is run in one setting, and of the formulations.
 LEFT_OUT = ("CEAG held-out + KD", "GroupDRO", "two-sided")
-RUN = [name for name in KINDS if name in {*STUDY, *ONCE, *FORMULATIONS} - set(LEFT_OUT)]
+RUN = [name for name in KINDS if name in {*STUDY, *OF_ONE_SIZE, *FORMULATIONS} - set(LEFT_OUT)]
 SEEING = [name for name in RUN if KINDS[name].sees_heldout]
 VERSIONS = {"python": "3.12.3", "torch": "2.11.0", "evenprune": "0.1.0", "device": "a GPU"}
 
@@ -724,7 +724,7 @@ def test_what_was_not_run_is_said_and_nothing_stands_in_its_place(found: list[Bl
     assert [line for line in told if f"<li>{line}</li>" not in shown] == []
 
 
-@pytest.mark.parametrize("name", [*ONCE, FEASIBLE])
+@pytest.mark.parametrize("name", [*OF_ONE_SIZE, FEASIBLE])
 def test_what_belongs_to_one_setting_is_missed_there(name: str) -> None:
     lost = {"NFT": [EVEN] * 5}
     here = beyond_findings.unrun(blocks_of(made(lost, groups="superclass")))

@@ -28,7 +28,7 @@ from paper import (
     runner,
 )
 from paper.beyond_cells import SPARSITY, Cell, cells_of, riders, trained_as, tuned, tuning
-from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, ONCE, PASSES, STUDY, grouped
+from paper.beyond_methods import BIAS, BY_SIZE, FORMULATIONS, KINDS, OF_ONE_SIZE, ONCE, PASSES, STUDY, grouped
 from paper.beyond_plan import CROSSED, OTHERS, PARTS, crossed_part
 from paper.beyond_summary import blocks
 from tests.test_paper_beyond import (
@@ -319,7 +319,7 @@ def test_the_parts_have_every_method_of_the_study_and_all_that_is_expected() -> 
     every = [cell for own in settings for cell in own]
     assert {cell.method for cell in every} == {*STUDY, *ONCE, *FORMULATIONS}
     here = {c.method for c in every if (c.groups, c.augment, c.heldout_used) == ("superclass", False, None)}
-    assert here == {*STUDY, *ONCE, *FORMULATIONS}
+    assert here == {*STUDY, *OF_ONE_SIZE, *FORMULATIONS}
     for groups, augment in (("superclass", True), ("class", False), ("class", True), ("race", False)):
         own = {c.method for c in every if (c.groups, c.augment, c.heldout_used) == (groups, augment, None)}
         others = set(OTHERS) if groups == "race" else set()
@@ -423,7 +423,7 @@ def test_the_plan_is_what_is_then_trained(
         trained = re.findall(r"^Fleet \d+ of \d+: (\d+) runs", capsys.readouterr().out, re.M)
         assert trained == sizes.split()
         assert sum(map(int, trained)) == int(runs) > 0
-    for name in ("Performance-weighted loss", "GroupDRO", "Group-balanced sampling", "FairGRAPE"):
+    for name in ("Performance-weighted loss", "GroupDRO", "FairGRAPE"):
         assert row_like(tmp_path, method=name, groups="superclass", seed=2)["epochs"] == 3
     assert row_like(tmp_path, method="FairGRAPE", groups="class", seed=0)["importance_batches"] == 1
 

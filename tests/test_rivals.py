@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -117,9 +119,9 @@ def test_a_performance_weighted_loss_may_be_distilled_too() -> None:
         drawn(replace(methods.performance_weighted(), focus=f, floor=0.5 * f)) for f in (0, 1.0)
     )
     found = {}
-    for name, given in (("both", both), ("kd", apart), ("labels", labels), ("weighted", weighted)):
-        plain = plain_of(given)
-        found[name] = primal_losses(given.pop("run"), given.pop("teacher"), plain, **given)
+    for name, asked in (("both", both), ("kd", apart), ("labels", labels), ("weighted", weighted)):
+        plain = plain_of(asked)
+        found[name] = primal_losses(asked.pop("run"), asked.pop("teacher"), plain, **asked)
     kd = found["kd"] - 0.7 * plain
     torch.testing.assert_close(
         found["both"], (0.7 * found["labels"] + kd) * found["weighted"] / found["labels"]
@@ -229,12 +231,40 @@ def test_group_dro_beside_other_methods(problem: tuple[nn.Module, Any]) -> None:
 
 
 def test_balanced_sampling_draws_every_group_as_often() -> None:
-    groups = torch.tensor([0] * 900 + [1] * 90 + [-1] * 10)
+    groups = torch.tensor([0] * 900 + [2] * 90 + [-1] * 10)
     order = sample_order(3, 5, 1000, balance_of(groups))
     counts = Counter(groups[order].tolist())
-    assert all(260 < counts[g] < 410 for g in (0, 1, -1))
+    assert counts[-1] == 10  # what is in no group is seen as without balance
+    assert all(450 < counts[g] < 540 for g in (0, 2))
     assert torch.equal(order, sample_order(3, 5, 1000, balance_of(groups)))
+    assert not torch.equal(order, sample_order(3, 6, 1000, balance_of(groups)))
     assert sorted(sample_order(3, 5, 1000).tolist()) == list(range(1000))
+
+
+@given(st.lists(st.integers(-1, 4), min_size=1, max_size=60), st.integers(0, 99))
+def test_a_balanced_epoch_sees_no_sample_more_than_once_too_often(members: list[int], seed: int) -> None:
+    groups = torch.tensor(members)
+    sizes = Counter(g for g in members if g >= 0)
+    fair = [sum(sizes.values()) / (len(sizes) * sizes[g]) if g >= 0 else 1.0 for g in members]
+    torch.testing.assert_close(balance_of(groups), torch.tensor(fair, dtype=torch.float64))
+    order = sample_order(seed, 0, len(members), balance_of(groups))
+    seen = Counter(order.tolist())
+    assert len(order) == len(members)
+    assert all(math.floor(b - 1e-9) <= seen[i] <= math.ceil(b + 1e-9) for i, b in enumerate(fair))
+
+
+def test_over_many_epochs_every_sample_of_a_group_is_seen_as_often() -> None:
+    groups = torch.tensor([0] * 30 + [1] * 10)
+    orders = torch.stack([sample_order(0, epoch, 40, balance_of(groups)) for epoch in range(600)])
+    often = torch.bincount(orders.flatten(), minlength=40) / 600
+    torch.testing.assert_close(often, balance_of(groups).float(), rtol=0, atol=0.09)  # 4.5 standard errors
+    early = torch.bincount(groups[orders[:, :10]].flatten()) / 600  # and not one group before the other
+    torch.testing.assert_close(early, torch.tensor([5.0, 5.0]), rtol=0, atol=0.3)
+
+
+def test_groups_of_one_size_are_drawn_like_a_plain_epoch() -> None:
+    groups = torch.arange(300) % 3
+    assert sorted(sample_order(3, 5, 300, balance_of(groups)).tolist()) == list(range(300))
 
 
 @pytest.mark.parametrize("distill", [0.0, 0.5])

@@ -19,12 +19,25 @@ def seed_of(*parts: int | str) -> int:
 def sample_order(seed: int, epoch: int, samples: int, balance: Tensor | None = None) -> Tensor:
     """The order in which one run sees the training samples in one epoch. [samples]
 
-    With `balance` they are drawn with replacement, as often as it says.
+    `balance` says how often a sample is seen on average; no epoch is more than one time off.
     """
     generator = torch.Generator().manual_seed(seed_of("order", seed, epoch))
-    if balance is not None:
-        return torch.multinomial(balance, samples, replacement=True, generator=generator)
-    return torch.randperm(samples, generator=generator)
+    order = torch.randperm(samples, generator=generator)
+    if balance is None:
+        return order
+    seen = _times(balance[order], torch.rand((), dtype=torch.float64, generator=generator))
+    drawn = order.repeat_interleave(seen)
+    return drawn[torch.randperm(samples, generator=generator)]
+
+
+def _times(balance: Tensor, start: Tensor) -> Tensor:
+    """Whole numbers ⌊Σ_{j≤i} b_j + u⌋ − ⌊Σ_{j<i} b_j + u⌋, u in [0, 1): each ⌊b_i⌋ or ⌈b_i⌉, on average b_i.
+
+    Their sum is that of `balance`, which is the number of samples.
+    """
+    ends = balance.cumsum(0)
+    ends[-1] = len(balance)  # whatever was rounded on the way
+    return (ends + start).floor().long().diff(prepend=torch.zeros(1, dtype=torch.long))
 
 
 def leaving_out(order: Tensor, out: Tensor, count: int) -> Tensor:
@@ -42,9 +55,15 @@ def heldout_order(seed: int, epoch: int, samples: int) -> Tensor:
 
 
 def balance_of(groups: Tensor) -> Tensor:
-    """1 / n_g for every sample: all groups are drawn as often, those without a label like one more group."""
-    line = groups.cpu() + 1
-    return 1 / torch.bincount(line).double()[line]
+    """How often every sample is seen in an epoch, n / (G n_g), so that all groups are seen as often.
+
+    n counts the samples of the G groups that have any; a sample of no group is seen once.
+    """
+    groups = groups.cpu()
+    known = groups >= 0
+    sizes = torch.bincount(groups[known], minlength=1).double()
+    often = known.sum() / (torch.count_nonzero(sizes) * sizes)
+    return often[groups.clamp(min=0)].where(known, 1.0)
 
 
 def augment_draws(seed: int, epoch: int, *, samples: int, draws: int) -> Tensor:
