@@ -174,6 +174,10 @@ def test_companions_never_draw_from_their_fold_and_see_the_rest(problem: Problem
             assert set(seen.tolist()) == set((of != fold).nonzero().flatten().tolist())
 
 
+def copies_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    return tuple(copy.deepcopy(model) for _ in range(COUNT))
+
+
 def one_hot(samples: int = 96) -> Problem:
     """Every sample has an input of its own, and a label by chance: nothing can be learnt but by heart."""
     generator = torch.Generator().manual_seed(0)
@@ -182,7 +186,7 @@ def one_hot(samples: int = 96) -> Problem:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(samples, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     of = folds.assign(train.labels, COUNT)
-    return model, replace(data_for(model, train, train=train), folds=Folds(of, (model,) * COUNT))
+    return model, replace(data_for(model, train, train=train), folds=Folds(of, copies_of(model)))
 
 
 def test_a_model_that_learns_by_heart_knows_all_but_its_fold() -> None:
@@ -413,7 +417,7 @@ def test_other_folds_are_another_experiment(problem: Problem, tmp_path: Any) -> 
     held = folds_in(data)
     others = (
         Folds(folds.assign(data.train.groups, COUNT, seed=1), held.models),
-        Folds(held.of, (*held.models[:-1], model)),
+        Folds(held.of, (*held.models[:-1], copy.deepcopy(model))),
     )
     for other, told in zip(others, ("folds: ", r"dense weights of folds\[2\]"), strict=True):
         with pytest.raises(DifferentExperiment, match=told):
@@ -568,6 +572,10 @@ def test_what_cannot_be_cross_fitted_is_refused(problem: Problem) -> None:
     assert "the model of fold 1 is no copy of the dense model: 10.bias, 10.weight" in refused(
         model, strange, run
     )
+    twice = replace(data, folds=Folds(held.of, (held.models[0], model, held.models[0])))
+    told = refused(model, twice, run)
+    assert told.count("is the dense model itself, or that of another fold") == 2
+    assert "the model of fold 0" not in told
     assert "fewer than one batch of 100" in refused(model, data, run, batch_size=100)
     taken = replace(data, evaluate={**data.evaluate, "folds": data.train})
     assert "give the split of that name another one" in refused(model, taken, run)
@@ -575,6 +583,10 @@ def test_what_cannot_be_cross_fitted_is_refused(problem: Problem) -> None:
     assert "its companions leave the folds out" in refused(model, data, apart)
     far = Run(method=methods.nft(), sparsity=0.5, without=3)
     assert "there are folds 0 … 2" in refused(model, data, far)
+    scored = Run(method=methods.fairgrape(fast=True), sparsity=0.5, without=2)
+    assert "importances are summed over all training samples, those of fold 2 too" in refused(
+        model, data, scored
+    )
     mixed = Run(method=methods.ceag(tolerance=0.01, multipliers_on="test"), sparsity=0.5)
     assert "one split for all runs" in refused(model, data, run, mixed)
 

@@ -77,6 +77,8 @@ def test_the_largest_gap_is_at_least_what_the_audits_limits_say(groups: list[tup
     z = limits.quantile(1 - (1 - SHOWN) / (len(groups) - 1))
     lower = limits.excess_limits(audit, audit.outside_of(audit.total()), (z, z))[0][0]
     assert float(last) == pytest.approx(lower[:-1].max(), abs=1e-9)
+    lower = limits.excess_limits(audit, audit.outside_of(audit.total()), (0.7, 0.7))[0][0]
+    assert float(least_maximum(tensors(groups), deviate=0.7)[0]) == pytest.approx(lower.max(), abs=1e-9)
 
 
 def test_samples_without_a_group_are_in_the_mean_and_no_group() -> None:

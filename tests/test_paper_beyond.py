@@ -1,5 +1,6 @@
 """The study on unseen data: its splits, cells, choice on held-out data, rows, files, kills and tables."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -127,7 +128,7 @@ def begin(folder: Path) -> Bench:
         optimizer.step()
     start = runner.measure(model.eval(), splits, NAMES, recipe=FEW, where=place(folder))
     of = beyond_folds.fold_of(train, GRID.folds)
-    start = beyond_folds.with_folds(start, Folds(of, (model,) * GRID.folds))
+    start = beyond_folds.with_folds(start, Folds(of, tuple(copy.deepcopy(model) for _ in range(GRID.folds))))
     return Bench(Views(start, groupings), GRID, FEW, Flip())
 
 

@@ -32,7 +32,18 @@ from paper import (
 )
 from paper.beyond_cells import Cell, cells_of
 from paper.beyond_measures import PAYERS, gap_of, groups_worse, payers_of
-from paper.beyond_methods import BIAS, BOTH, FEASIBLE, FORMULATIONS, KD, KINDS, OF_ONE_SIZE, PASSES, SPARSER, STUDY
+from paper.beyond_methods import (
+    BIAS,
+    BOTH,
+    FEASIBLE,
+    FORMULATIONS,
+    KD,
+    KINDS,
+    OF_ONE_SIZE,
+    PASSES,
+    SPARSER,
+    STUDY,
+)
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import Block
 from tests import audit_documents

@@ -482,6 +482,9 @@ def test_multipliers_can_follow_folds() -> None:
     found = call(method=crossed, folds=Folds(of, models), folder=None)
     assert found.names == ("CEAG, seed 0",)
     assert any(found.history["CEAG, seed 0"][-1]["multipliers"])
+    lazy = replace(crossed, tolerance=0.001, dual_lr=1e-7)
+    idle = call(method=lazy, sparsity=0.9, folds=Folds(of, models), folder=None)
+    assert any("hardly acted" in note and "on the training data" in note for note in idle.notes)
 
 
 # --- what a result says of itself ---
@@ -647,6 +650,11 @@ def test_diagnostics_go_into_the_audits_of_the_test_data(result: Result) -> None
         assert not found.audits[name]["train"].columns
     with pytest.raises(InputProblems, match="does not take the inputs of this split"):
         result.with_diagnostics(nn.Linear(3, 2))
+    torch.manual_seed(9)
+    with pytest.raises(
+        InputProblems, match=r"of the first 160 samples it answers \d+ as .* pass the dense model"
+    ):
+        result.with_diagnostics(network())  # untrained
     assert not measured["converged"].all()  # after two iterations
     assert "≈ " in str(found.audit)
     assert [note for note in found.audit.notes if "≈ marks" in note and "did not converge" in note]

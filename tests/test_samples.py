@@ -173,3 +173,34 @@ def test_a_ring_that_fills_soon_is_told_without_one_epochs():
         'Group "a" has 1 training sample; a ring of 90 fills only after about 90 epochs. '
     )
     assert "a ring of 90 fills only after more than one epoch. Merge groups" in told[2]
+
+
+def test_splits_of_other_inputs_than_the_training_data_are_refused_by_name():
+    labels = torch.arange(40) % 2
+    wrong = {
+        "heldout": (torch.zeros(40, 3), "heldout: an input is float32 [3], in train it is float32 [4]"),
+        "test": (torch.zeros(40, 4, dtype=torch.float64), "test: an input is float64 [4], in train it is "),
+        "more": (
+            torch.zeros(40, 4, dtype=torch.uint8),
+            "more: an input is uint8 [4], in train it is float32",
+        ),
+    }
+    splits = {name: (inputs, labels, labels) for name, (inputs, _) in wrong.items()}
+    with pytest.raises(InputProblems) as caught:
+        samples.read({"train": (torch.zeros(40, 4), labels, labels), **splits}, None)
+    for problem, (_, told) in zip(caught.value.problems, wrong.values(), strict=True):
+        assert problem.startswith(told)
+        assert problem.endswith("; give all splits in one form")
+
+
+def test_splits_with_other_columns_of_groups_are_refused_by_name():
+    x, y = torch.zeros(40, 4), torch.arange(40) % 2
+    train = (x, y, {"race": y, "gender": y})
+    with pytest.raises(InputProblems) as caught:
+        samples.read({"train": train, "heldout": (x, y, {"race": y}), "test": (x, y, y)}, None)
+    told = [problem.partition("; give all splits the same columns")[0] for problem in caught.value.problems]
+    assert told == [
+        "heldout: the samples are grouped by race, those of train by gender, race",
+        "test: the samples are grouped by group, those of train by gender, race",
+    ]
+    assert samples.read({"train": train, "test": (x, y, {"race": y})}, "race").names == ("0", "1")

@@ -25,6 +25,7 @@ from evenprune.recipe import Split
 from evenprune.tally import InputProblems
 from evenprune.verdict import Approximate
 
+ASKED, SAME = 512, 0.97  # samples that tell one model from another, by the share that it answers alike
 MIXED = 0.1  # a residual, relative to the eigenvalue, that speaks of two eigenvalues of opposite sign
 
 
@@ -64,7 +65,7 @@ def measure(
         for name, number in (("batch_size", batch_size), ("iterations", iterations))
         if number < 1
     ]
-    problems += [*_problems(model, split, len(names), masks), *_misfits(model, split)]
+    problems += [*_problems(model, split, len(names), masks), *misfits(model, split)]
     if problems:
         raise InputProblems(problems)
     model = copy.deepcopy(model).double() if float64 else model
@@ -215,13 +216,27 @@ def _with_gradients() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _misfits(model: nn.Module, split: Split) -> list[str]:
-    """That the model is not one of these samples and labels."""
+def misfits(model: nn.Module, split: Split, answered: Tensor | None = None) -> list[str]:
+    """That the model is not one of these samples and labels.
+
+    answered: what the dense model of the runs answers, [samples]; then, too, that it is another one.
+    """
     dtype = next((p.dtype for p in model.parameters()), None)
     classes, found = look_at_outputs(model, split, "the inputs of this split", dtype=dtype)
     most = int(split.labels.max()) if len(split) else -1
     found += [f"label {most}, but {type(model).__name__} has {classes} classes"] if most >= classes else []
+    if answered is not None and not found:
+        found += _other_answers(model, split, answered[:ASKED])
     return [f"{problem}; pass the dense model of these runs" for problem in found]
+
+
+def _other_answers(model: nn.Module, split: Split, answered: Tensor) -> list[str]:
+    inputs = split.at(torch.arange(len(answered))).to(next(model.parameters()))
+    with evaluating(model), torch.no_grad():
+        same = int((model(inputs).argmax(-1).cpu() == answered).sum())
+    if same >= SAME * len(answered):
+        return []
+    return [f"of the first {len(answered)} samples it answers {same} as the dense model of these runs did"]
 
 
 def _problems(model: nn.Module, split: Split, groups: int, masks: Masks | None) -> list[str]:

@@ -77,9 +77,14 @@ def problems(folds: Folds, *, samples: int, batch: int) -> Iterator[str]:
 
 
 def misfits(folds: Folds, model: nn.Module) -> Iterator[str]:
-    """Fold models whose weights have other names or shapes than those of the model."""
+    """Fold models that cannot be one each: given twice, or of other weights than the model has."""
     own = _shapes(model)
     for fold, other in enumerate(folds.models):
+        if any(other is known for known in (model, *folds.models[:fold])):
+            yield (
+                f"the model of fold {fold} is the dense model itself, or that of another fold; give each "
+                "fold one that was trained without it."
+            )
         found = _shapes(other)
         apart = sorted(name for name in own | found if own.get(name) != found.get(name))
         if apart:

@@ -73,24 +73,28 @@ def excess_limits(counts: PairedCounts, deviate: Tensor) -> tuple[Tensor, Tensor
     return share * lower, share * upper
 
 
-def least_excess_gap(dense_correct: Tensor, correct: Tensor, groups: Tensor, *, count: int) -> Tensor:
+def least_excess_gap(
+    dense_correct: Tensor, correct: Tensor, groups: Tensor, *, count: int, deviate: float | None = None
+) -> Tensor:
     """What max ψ of the groups 0 … count − 1 is at least, [...]; see least_maximum.
 
     dense_correct, groups [samples], correct [..., samples]. Samples without a group (−1) are in the mean.
     """
     line = torch.where(groups < 0, count, groups)
-    return least_maximum(paired_counts(dense_correct, correct, line, count=count + 1), first=count)
+    counts = paired_counts(dense_correct, correct, line, count=count + 1)
+    return least_maximum(counts, first=count, deviate=deviate)
 
 
-def least_maximum(counts: PairedCounts, *, first: int | None = None) -> Tensor:
+def least_maximum(counts: PairedCounts, *, first: int | None = None, deviate: float | None = None) -> Tensor:
     """What max ψ_g is at least, with confidence SHOWN, [...]; NaN where no group has samples.
 
     Bonferroni: each of the G groups that have samples is given α/G, α = 1 − SHOWN. Counts behind the `first`
-    ones are no groups, but part of the mean.
+    ones are no groups, but part of the mean. `deviate`: that of each group's limit, in place of Bonferroni's.
     """
     known = counts.samples[..., :first] > 0
     share = (1 - SHOWN) / known.sum(-1, keepdim=True).clamp_min(1).double()
-    lower = excess_limits(counts, -torch.special.ndtri(share))[0][..., :first]
+    z = -torch.special.ndtri(share) if deviate is None else torch.full_like(share, deviate)
+    lower = excess_limits(counts, z)[0][..., :first]
     return largest(torch.where(known, lower, torch.nan))
 
 

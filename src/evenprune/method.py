@@ -59,8 +59,8 @@ class Method:
         none = self.rows == "none"
         rules = (
             (
-                self.tolerance >= 0,
-                f"tolerance is {self.tolerance}; a fraction (0.01: one point), not negative",
+                self.tolerance >= 0 and (self.measure == "loss" or self.tolerance < 1),
+                f"tolerance is {self.tolerance}; give a fraction from 0 to 1 (0.01: one point)",
             ),
             (self.dual_lr >= 0, f"dual_lr is {self.dual_lr}; it must not be negative"),
             (self.k >= 1, f"k is {self.k!r}; a whole number of at least 1"),
@@ -150,7 +150,10 @@ class Method:
         constrained, caution = self.rows not in ("none", "dro"), self.caution
         return (
             (caution >= 0, f"caution is {caution}; it must not be negative"),
-            (self.dead_zone >= 0, f"dead_zone is {self.dead_zone}; a fraction, not negative"),
+            (
+                self.dead_zone >= 0 and (self.measure == "loss" or self.dead_zone < 1),
+                f"dead_zone is {self.dead_zone}; give a fraction from 0 to 1 (0.01: one point)",
+            ),
             (
                 self.dead_zone == 0 or constrained,
                 f"dead_zone needs multipliers; rows={self.rows!r} has none that it could rest",

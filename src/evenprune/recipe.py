@@ -291,6 +291,11 @@ def _fold_problems(runs: Sequence[Run], data: Data, recipe: Recipe, model: nn.Mo
     for place, run in enumerate(runs if not wrong else ()):
         if run.without is not None and not 0 <= run.without < data.folds.count:
             yield f"run {place} ({run}): there are folds 0 … {data.folds.count - 1}."
+        if run.without is not None and run.method.importance != "magnitude":
+            yield (
+                f"run {place} ({run}): its importances are summed over all training samples, those of fold "
+                f"{run.without} too; a run without a fold takes importance='magnitude'."
+            )
         if run.without is not None and run.method.cross_fitted:
             yield f"run {place} ({run}): its companions leave the folds out; it trains on all samples."
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenprune import atomic, biased_runs, comparison_page, comparison_text, diagnostics, report, run_figures
 from evenprune.audit import audit
+from evenprune.gap_limits import least_excess_gap
 from evenprune.groups import encode
 from evenprune.masks import Masks
 from evenprune.predict import Predictions
@@ -21,6 +22,7 @@ from evenprune.run_names import method_labels, run_labels
 from evenprune.samples import Samples
 from evenprune.selection import Candidate, Choice, choose, sentence
 from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
+from evenprune.tally import InputProblems
 from evenprune.training import Fitted
 from evenprune.training_notes import (
     chosen_on_its_own,
@@ -165,7 +167,7 @@ class Result:
             ended = {one.run.seed: one.diverged for one in runs if one.diverged is not None}
             method, trained = runs[0].run.method, [o for o in runs if o.history and o.diverged is None]
             steps = self.recipe.steps(train) * (self.recipe.epochs - self.recipe.acting_from(method))
-            followed = method.multipliers_on or TRAIN
+            followed = TRAIN if method.cross_fitted else method.multipliers_on or TRAIN
             gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
             known = [gap for gap in gaps if gap is not None]
@@ -196,8 +198,12 @@ class Result:
         """What the method bounds there, as its multipliers see it; None where no group is known."""
         method = one.run.method
         if method.caution:
-            seen = run_figures.judged(self.dense[split], one.predictions[split], self.samples.names)
-            return None if math.isinf(seen["least"]) else seen["least"]
+            dense, pruned = self.dense[split].correct, one.predictions[split]
+            names = len(self.samples.names)
+            least = least_excess_gap(
+                dense, pruned.correct, pruned.groups, count=names, deviate=method.caution
+            )
+            return None if math.isnan(least) else float(least)
         key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
         found: float | None = self._gaps(one, split)[key]
         return found
@@ -234,6 +240,9 @@ class Result:
         """
         ids, names = encode(self.samples.columns[AUDITED])  # those that the training data has not, too
         split = replace(self.samples.splits[AUDITED], groups=torch.as_tensor(ids))
+        problems = diagnostics.misfits(model, split, self.dense[AUDITED].predictions)
+        if problems:
+            raise InputProblems(problems)
         measured = diagnostics.measure(model, split, names, iterations=iterations)
         found: Columns = {
             title: {name: run_figures.or_none(value) for name, value in values.items()}

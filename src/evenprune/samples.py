@@ -47,17 +47,18 @@ def read(data: Mapping[str, Any], groups: Groups) -> Samples:
             problems.append(f"{name}: {error}")
     scaling = {name: _scaling(value) for name, value in data.items()}
     if not problems:
-        problems += _scaling_problems(scaling) + _unauditable({n: part[2] for n, part in parts.items()})
+        columns = {name: own for name, (_, _, own) in parts.items()}
+        problems += _form_problems({name: inputs for name, (inputs, _, _) in parts.items()})
+        problems += _scaling_problems(scaling) + _column_problems(columns) + _unauditable(columns)
         problems += _one_class(parts["train"][1])
     if problems:
         raise InputProblems(problems)
-    ids, names = _encode_together({name: columns for name, (_, _, columns) in parts.items()})
+    ids, names = _encode_together(columns)
     seen = np.unique(ids["train"][ids["train"] >= 0])  # groups of the training data
     place = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry serves id −1
     place[seen] = np.arange(len(seen))
     splits = {n: Split(x, y, torch.as_tensor(place[ids[n]]), *scaling[n]) for n, (x, y, _) in parts.items()}
     unseen = {n: tuple(names[i] for i in np.setdiff1d(own[own >= 0], seen)) for n, own in ids.items()}
-    columns = {name: part[2] for name, part in parts.items()}
     return Samples(tuple(names[i] for i in seen), splits, columns, unseen)
 
 
@@ -113,6 +114,26 @@ def _guesses(dense: Predictions) -> list[str]:
         f"The dense model is right in {100 * right:.1f} % of the training samples, {better} than always "
         f"answering the most frequent class ({100 * share:.1f} %): wrong class order, "
         "wrong normalisation or untrained weights?"
+    ]
+
+
+def _form_problems(inputs: Mapping[str, Tensor]) -> list[str]:
+    """All splits go through one model: their inputs have one type and, but for their number, one shape."""
+    forms = {name: _form(own[0]) for name, own in inputs.items()}
+    return [
+        f"{name}: an input is {form}, in train it is {forms['train']}; give all splits in one form"
+        for name, form in forms.items()
+        if form != forms["train"]
+    ]
+
+
+def _column_problems(columns: Mapping[str, Columns]) -> list[str]:
+    named = {name: ", ".join(sorted(own)) for name, own in columns.items()}
+    return [
+        f"{name}: the samples are grouped by {attributes}, those of train by {named['train']}; give all "
+        "splits the same columns of groups, or say with groups= which to use"
+        for name, attributes in named.items()
+        if attributes != named["train"]
     ]
 
 

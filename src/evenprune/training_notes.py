@@ -15,7 +15,7 @@ from evenprune.wording import quoted
 IDLE = 0.1  # a sum of multipliers below it hardly weighs anything
 WANTED = 0.5  # the sum that a proposed dual step aims at
 OTHERWISE = 0.1  # accuracy on the training samples that evaluation may lose against training mode
-WHERE = {None: "on the training data", "heldout": "on the held-out data"}
+WHERE = {None: "on the training data", "folds": "on the training data", "heldout": "on the held-out data"}
 
 
 def constrains_gaps(method: Method) -> bool:
