@@ -255,6 +255,7 @@ def as_before(changes: dict[str, Any]) -> dict[str, Any]:
         (CAUTIOUS | {"moves_on": "lower"}, 'moves_on: null against "lower"'),
         ({"focus": 1.0, "floor": 0.5}, 'targets: null against "labels"'),
         ({"keep": "feasible", "keep_on": "test"}, 'feasible: null against "if none is, the most accurate'),
+        ({"sampling": "balanced"}, 'balanced: null against "every sample as often as'),
     ],
 )
 def test_a_folder_from_before_some_choices_resumes_where_they_change_nothing(

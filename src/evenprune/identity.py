@@ -55,6 +55,8 @@ def _described(run: Run) -> dict[str, Any]:
         told["method"]["feasible"] = (
             "if none is, the most accurate that is not shown to be beyond the tolerance"
         )
+    if run.method.sampling == "balanced":  # in folders of before, drawn with replacement
+        told["method"]["balanced"] = "every sample as often as its group asks for, rounded up or down"
     return {name: value for name, value in told.items() if (name, value) != ("without", None)}
 
 
