@@ -152,7 +152,11 @@ def test_every_method_is_in_the_readme():
 def rows_below(page, title):
     """The cells of the first table below a title, by row and column."""
     table = page.split(title)[1].strip().split("\n\n")
-    rows = next([line.strip("| ").split(" | ") for line in part.splitlines()] for part in table if part.startswith("|"))
+    rows = next(
+        [line.strip("| ").split(" | ") for line in part.splitlines()]
+        for part in table
+        if part.startswith("|")
+    )
     return {row[0]: dict(zip(rows[0][1:], row[1:], strict=True)) for row in rows[2:]}
 
 
