@@ -104,6 +104,22 @@ def test_settings_may_be_true_or_false_and_names_may_have_underscores() -> None:
         build_method("fairgrapes", GOOD)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kd:refresh=3", "kd has no setting refresh; it takes distill, temperature."),
+        ("kd:distil=0.5", "kd has no setting distil; did you mean distill?"),
+        ("kd:distil=0.5,k=3", "did you mean distill? kd has no setting k; it takes distill, temperature."),
+        ("nft:k=3", "nft has no setting k; it takes none."),
+        ("ceag-no-rb:estimator=table", "ceag-no-rb has no setting estimator; it takes tolerance, dual_lr, "),
+    ],
+)
+def test_a_setting_that_a_method_has_not_is_told_with_those_that_it_takes(text: str, said: str) -> None:
+    (problem,) = replace(GOOD, method=(text,)).problems()
+    assert problem.startswith(f"method {text!r}: ")
+    assert said in problem
+
+
 def test_every_method_of_the_table_can_be_asked_for() -> None:
     everything = replace(GOOD, method=tuple(methods.TABLE))
     assert everything.problems() == []

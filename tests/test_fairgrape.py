@@ -520,10 +520,12 @@ def test_pruning_in_steps_goes_on_from_where_the_masks_are() -> None:
 def test_wrong_arguments_are_named() -> None:
     model = mlp(6, (10, 10), 3).double()
     masks = Masks.of(model)
-    with pytest.raises(ValueError, match="no generator"):
+    with pytest.raises(ValueError, match=r"^batches is a list_iterator, .* a DataLoader or MiniBatches\.$"):
         prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=2)
-    with pytest.raises(ValueError, match="steps = 0"):
+    with pytest.raises(ValueError, match=r"^steps = 0: give at least 1\.$"):
         prune_in_steps_(model, masks, [], groups=2, sparsity=0.5, steps=0)
+    with pytest.raises(ValueError, match=r"^steps = 0: give at least 1\. batches is a list_iterator"):
+        prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=0)
     with pytest.raises(SparsityNotReachable):
         prune_in_steps_(model, masks, [], groups=2, sparsity=1.5, steps=1)
     importance = {layer.name: torch.ones(1, 2, *layer.shape) for layer in masks.layers}

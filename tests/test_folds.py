@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -140,11 +141,23 @@ def test_the_draw_of_folds_is_random_and_follows_the_seed() -> None:
         (torch.zeros(5, dtype=torch.int64), 1, "1 folds of 5 samples; give 2 to 5"),
         (torch.zeros(5, dtype=torch.int64), 6, "6 folds of 5 samples"),
         (torch.zeros(5), 2, r"give ids of shape \[N\]"),
+        (torch.zeros(5, dtype=torch.int64), "4", "count is '4', a str; give how many folds, such as 4"),
+        (torch.zeros(5, dtype=torch.int64), 2.5, "count is 2.5, a float; give how many folds"),
+        (["White", "Black"], 2, "groups are no numbers; give ids"),
+        ([0, None], 2, "groups are no numbers; give ids"),
+        (torch.zeros(5), "4", r"(?s)2 problems.*give ids.*count is '4'"),
     ],
 )
-def test_folds_that_cannot_be_are_refused(groups: Tensor, count: int, told: str) -> None:
+def test_folds_that_cannot_be_are_refused(groups: Any, count: Any, told: str) -> None:
     with pytest.raises(InputProblems, match=told):
         folds.assign(groups, count)
+
+
+def test_folds_of_a_list_or_an_array_are_those_of_the_tensor() -> None:
+    ids = [0, 1, -1, 1, 0, 0, 1, 2]
+    of = folds.assign(torch.tensor(ids), 4)
+    assert torch.equal(folds.assign(ids, 4), of)
+    assert torch.equal(folds.assign(np.array(ids), np.int64(4)), of)  # type: ignore[arg-type]
 
 
 # --- who trains on what ---

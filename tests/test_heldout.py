@@ -13,7 +13,7 @@ from evenprune.constraint import Method, Outcomes, Plan
 from evenprune.limits import Counts, excess_limits
 from evenprune.predict import Answers, Predictions, predict
 from evenprune.pruning import prune
-from evenprune.recipe import Data, Run, Split
+from evenprune.recipe import Data, Run, Split, check
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 from evenprune.training import Fitted, fit
@@ -392,9 +392,32 @@ def refused(problem: tuple[nn.Module, Data], *every: Method, **changes: Any) -> 
 def test_the_training_data_is_no_held_out_split(problem: tuple[nn.Module, Data]) -> None:
     every = [methods.ceag(tolerance=0.01, multipliers_on=name) for name in ("train", "elsewhere")]
     told = refused(problem, *every)
-    assert 'split "train", of which 120 samples are training data' in told
-    assert '"elsewhere", which is not evaluated' in told
+    assert 'split "train", of which 120 samples are training data: hold samples out, or leave' in told
+    assert 'split "elsewhere", which is not evaluated (there to be followed: "heldout", "test", "fo' in told
     assert "one split for all runs" in told
+
+
+def test_only_splits_that_multipliers_may_follow_are_offered(problem: tuple[nn.Module, Data]) -> None:
+    model, data = problem
+    more = {"again": part(data.evaluate["test"], slice(9)), "some": part(data.train, slice(20))}
+    again = replace(data, evaluate={**data.evaluate, **more})
+    lost = methods.ceag(tolerance=0.01, multipliers_on="elsewhere")
+    told = refused((model, again), lost, only_at_end=("test",))
+    assert '(there to be followed: "heldout", "folds")' in told
+
+
+def test_constraints_that_no_epoch_is_left_for_are_one_problem(problem: tuple[nn.Module, Data]) -> None:
+    ring, passes = methods.ceag(tolerance=0.01, k=4), HELDOUT["by passes"]
+    early = replace(ring, while_pruning=True)
+    told = refused(problem, ring, early, passes, pruning_epochs=5)
+    assert told == (
+        "recipe.pruning_epochs is 5 of 5 epochs: constraints act after pruning, so never. Lower "
+        "pruning_epochs or raise epochs."
+    )
+    assert "problems" not in refused(problem, passes, pruning_epochs=6)
+    assert "problems" not in refused(problem, passes, batch_size=500)
+    lasting = recipe(pruning_epochs=5)
+    check(data=problem[1], runs=[Run(method=early, sparsity=0.5)], recipe=lasting, classes=4)
 
 
 def part(split: Split, rows: slice) -> Split:

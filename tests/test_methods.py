@@ -2,6 +2,8 @@
 
 import inspect
 import re
+from dataclasses import fields
+from functools import partial
 
 import pytest
 
@@ -114,7 +116,7 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         ({"k": True}, "k is True"),
         ({"distill": 1.5}, "distill is 1.5; it must lie in [0, 1]"),
         ({"temperature": 0}, "temperature is 0; it must be positive"),
-        ({"floor": 0.1}, "floor belongs to focus"),
+        ({"floor": 0.1}, "focus is 0, so floor=0.1 has nothing to act on: give a focus above 0, or floor=0"),
         ({"refresh": 10}, "estimator='ring' with refresh=10: full passes need"),
         ({"estimator": "pass", "refresh": 10}, "estimator='pass' needs multipliers_on"),
         ({"refresh": 1.5, "multipliers_on": "heldout"}, "refresh is 1.5; a whole number of steps"),
@@ -132,11 +134,26 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         ({"focus": 1.0, "floor": 1.5}, "floor is 1.5; it must lie in [0, 1]"),
         ({"targets": "soft"}, "targets is 'soft'; choose 'labels' or 'corrected'"),
         ({"side": "batch"}, "side='batch' belongs to kind='absolute'"),
-        ({"keep": "feasible"}, "needs keep_on"),
-        ({"keep": "feasible", "keep_on": "x", "measure": "loss"}, "keep='feasible' judges by ψ"),
+        ({"keep": "feasible"}, "keep='feasible' needs keep_on, the name of a split."),
+        (
+            {"keep_on": "heldout"},
+            "keep_on='heldout' does nothing with keep='last': add keep='best' or keep='feasible', or leave "
+            "keep_on out",
+        ),
+        (
+            {"keep_on": "heldout", "measure": "loss"},
+            "with keep='last': add keep='best', or leave keep_on out",
+        ),
+        (
+            {"keep": "feasible", "keep_on": "x", "measure": "loss"},
+            "keep='feasible' is for ceag and ceag_no_rb, which bound how much more accuracy than the average "
+            "each group loses: this ceag measures losses; take keep='best'",
+        ),
+        ({"keep_on": ["heldout"], "keep": "best"}, "keep_on is ['heldout']; give the name of one split"),
+        ({"multipliers_on": ["heldout"]}, "multipliers_on is ['heldout']; give the name of one split"),
         (
             {"multipliers_on": "x", "estimator": "pass", "refresh": 9, "caution": 1.0, "overall": "macro"},
-            "caution belongs to",
+            "caution is for ceag with overall='micro', whose gaps have limits: this ceag has overall='macro'",
         ),
         ({"overall": "Macro", "mean": "detach"}, "mean is 'detach'"),
     ],
@@ -144,3 +161,46 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
 def test_misspelt_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         methods.ceag(**{"tolerance": 0.01} | settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "lacks"),
+    [
+        (methods.el_rb, "this el_rb bounds both sides and measures losses"),
+        (methods.equalized, "this equalized wants equal gaps"),
+        (partial(methods.two_sided, tolerance=0.1), "this two_sided bounds both sides"),
+        (partial(methods.pairwise, tolerance=0.1), "this pairwise bounds differences of two groups"),
+    ],
+)
+def test_what_a_method_lacks_to_be_kept_while_feasible_is_told(make, lacks):
+    with pytest.raises(ValueError, match=f"for ceag and ceag_no_rb, .*: {lacks}; take keep='best'"):
+        make(keep="feasible", keep_on="heldout")
+    with pytest.raises(
+        ValueError, match=f"caution is for ceag .*: {lacks.split(' and ')[0]}; take a dead_zone"
+    ):
+        make(multipliers_on="x", estimator="pass", refresh=9, caution=1.0)
+
+
+def test_weights_without_a_focus_are_refused_by_what_was_given() -> None:
+    with pytest.raises(ValueError, match=r"focus is 0, so floor=0\.5 has nothing to act on"):
+        methods.performance_weighted(focus=0)
+    with pytest.raises(ValueError, match="focus is -1; it must not be negative") as caught:
+        methods.performance_weighted(focus=-1)
+    assert "nothing to act on" not in str(caught.value)
+    assert methods.performance_weighted(focus=0, floor=0).focus == 0
+
+
+def test_an_option_that_there_is_not_is_named_with_the_method() -> None:
+    with pytest.raises(TypeError, match=r"^ceag has no option multiplierson; did you mean multipliers_on\?$"):
+        methods.ceag(tolerance=0.1, multiplierson="heldout")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^celg has no option colour; it takes measure, "):
+        methods.celg(tolerance=0.1, colour=3)  # type: ignore[call-arg]
+    assert list(inspect.signature(Method).parameters)[:2] == ["name", "measure"]
+
+
+def test_the_settings_of_a_method_are_those_that_it_takes() -> None:
+    assert methods.settings_of(methods.kd) == ["distill", "temperature"]
+    assert methods.settings_of(methods.nft) == []
+    ring, batch = methods.settings_of(methods.ceag), methods.settings_of(methods.ceag_no_rb)
+    assert set(ring) - set(batch) == {"estimator", "k"}
+    assert set(ring) < {field.name for field in fields(Method)}

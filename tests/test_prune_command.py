@@ -14,12 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evenprune import architectures, built_in, data_source
+from evenprune import architectures, built_in, data_source, methods
 from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.models import mlp
-from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, report
+from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, in_flags, report
 from evenprune.tally import InputProblems
+from evenprune.training_notes import chosen_on_its_own, diverged, idle_multipliers
 from evenprune.verdict import STRICTNESS
 from tests.commands import Done, called, largest_file, started
 from tests.photo_cases import photos
@@ -71,6 +72,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     np.savez(
         folder / "labels.npz", **columns | {"y": columns["y"] + 9}, split=["train"] * 150 + ["test"] * 100
+    )
+    np.savez(
+        folder / "alone.npz",
+        **columns | {"age": np.array(["young"] * 250)},
+        split=["train"] * 150 + ["test"] * 100,
     )
     np.savez(
         folder / "objects.npz",
@@ -199,6 +205,28 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         {"class_bias": True},
         ["2 problems", "there is none: --heldout-share 0.2, or mark samples", "groups that are labels"],
     ),
+    (
+        {"class_bias": True, "select": "heldout", "method": ["ceag:multipliers_on=heldout"]},
+        [
+            "4 problems",
+            "select='heldout' needs",
+            "multipliers_on='heldout' of method 'ceag' needs",
+            "there is none: --heldout-share",
+            "groups that are labels",
+        ],
+    ),
+    (
+        {"class_bias": True, "sparsity": 0.9999, "data": "alone.npz"},
+        ["3 problems", "one group", "not reachable"],
+    ),
+    (
+        {"method": ["ceag:multipliers_on=hold-out"]},
+        ["name 'heldout' (--heldout-share 0.2, or mark samples as validation in the column of the splits)."],
+    ),
+    (
+        {"pruning_epochs": 3},
+        ["--pruning-epochs is 3 of 3 epochs: ", "Lower --pruning-epochs or raise --epochs."],
+    ),
     ({"data": "digits"}, ["data 'digits': No such file or folder", "evenprune run digits"]),
     ({"model": "nowhere.py:f", "data": "words.npz"}, ["4 problems", "nowhere.py", "split 'test'"]),
 ]
@@ -239,6 +267,29 @@ def test_a_memory_that_is_too_small_is_one_message(
 def test_a_diverged_training_names_the_flag(at_home: dict[str, Any]) -> None:
     with pytest.raises(InputProblems, match=r"Lower the learning rate or the dual step, set --clip-norm"):
         conducted(PruneFlags(**at_home | {"lr": 1e30, "out": "runs/wild"}))
+
+
+def test_notes_of_a_result_name_flags(at_home: dict[str, Any]) -> None:
+    late = {"method": ["ceag:estimator=table"], "pruning_epochs": 3, "tolerance": 0.0, "out": "runs/late"}
+    result, folder, _ = conducted(PruneFlags(**at_home | late))
+    said = "Raise --epochs, or lower --pruning-epochs."
+    assert [note for note in result.notes if note.startswith("CEAG never acted: ") and note.endswith(said)]
+    for text in (report(result, folder), (folder / "comparison.txt").read_text()):
+        assert said in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        (diverged("CEAG", {0: 1}), "or set --clip-norm."),
+        (chosen_on_its_own("CEAG", others=False), "give these with --test, or as test in the column of the"),
+        (idle_multipliers("CEAG", methods.el(), gaps=[], sums=[0.0], steps=0), "lower --pruning-epochs."),
+    ],
+)
+def test_advice_in_notes_is_in_flags(notes: list[str], said: str) -> None:
+    (note,) = notes
+    assert said in in_flags(note)
+    assert not re.search(r"recipe\.|=…", in_flags(note))
 
 
 def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) -> None:

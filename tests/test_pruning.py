@@ -330,12 +330,27 @@ def test_one_setting_is_chosen_on_the_held_out_split_by_its_mean_over_the_seeds(
          "several tolerances (0.05, 0.01): say by which all are judged"),
         ({"method": methods.ceag(tolerance=0.1, multipliers_on="folds", estimator="pass", refresh=2)},
          "needs folds=Folds(of, models)"),
+        ({"method": methods.ceag(tolerance=0.1, k=4, multipliers_on="hold-out")},
+         "multipliers_on='hold-out' is no split; name 'heldout', samples given as heldout=…, or 'folds', "),
+        ({"method": methods.nft_es(on="dev"), "tolerance": 0.1},
+         "keep_on='dev' is no split; name 'heldout', samples given as heldout=…."),
+        ({"method": methods.ceag(tolerance=0.1, k=4, multipliers_on="train")},
+         "hold samples out, or leave multipliers_on out: multipliers follow the training batches then."),
     ],
 )  # fmt: skip
 def test_splits_have_one_use_and_one_name_each(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputProblems, match=re.escape(said)) as caught:
         call(**changes)
     assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("name", ["test", "audit"])
+def test_an_audit_split_that_is_absent_and_followed_is_told_once_for_each(name: str) -> None:
+    with pytest.raises(InputProblems) as caught:
+        call(test=None, method=methods.ceag(tolerance=0.1, k=4, multipliers_on=name))
+    absent, steered = caught.value.problems
+    assert absent.startswith("audit is missing")
+    assert f"multipliers_on='{name}', but the test data is for the audit" in steered
 
 
 def test_held_out_and_audit_are_names_of_splits_and_others_are_understood() -> None:
@@ -800,7 +815,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"train": (X, ["cat"] * len(X), G)}, ["train: the labels are words, the first is 'cat'"]),
     ({"train": (X, np.array(["a"] * len(X)), G)}, ["train: the labels are words, the first is 'a'"]),
     ({"train": (X, pl.Series(["a"] * len(X)), G)}, ["train: the labels are words, the first is 'a'"]),
-    ({"method": methods.nft_es(on="dev"), "tolerance": 0.1}, ['split "dev"']),
+    ({"train": (X, Y, None)}, ["train: groups is None; give one value per sample (−1 or None where it is"]),
+    ({"select": ["heldout"], "seeds": "3"}, ["select is ['heldout'], a list: give", "seeds is '3'"]),
 ]
 
 
@@ -811,6 +827,12 @@ def test_bad_input_is_one_clear_message(changes: dict[str, Any], said: list[str]
     for part in said:
         assert part in str(caught.value)
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_groups_that_are_none_are_one_problem() -> None:
+    with pytest.raises(InputProblems) as caught:
+        call(train=(X, Y, None), groups=None)
+    assert len(caught.value.problems) == 1
 
 
 def test_several_problems_are_told_at_once() -> None:

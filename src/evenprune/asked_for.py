@@ -16,6 +16,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "method": (Method, "one of evenprune.methods, or several, such as methods.ceag(tolerance=0.02)"),
     "sparsity": (Real, "a number, or several, such as 0.9"),
     "seeds": (Integral, "how many, or whole numbers, such as range(5)"),
+    "select": (str, "the name of one split, 'heldout'"),
     "recipe": (Recipe, "a Recipe, such as Recipe(epochs=60)"),
     "folds": (Folds, "Folds(of, models)"),
     "folds.of": (Tensor, "what folds.assign gives"),
@@ -23,13 +24,14 @@ KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def checked(
-    method: Any, sparsity: Any, seeds: Any, *, recipe: Any, folds: Any
+    method: Any, sparsity: Any, seeds: Any, *, recipe: Any, select: Any, folds: Any
 ) -> tuple[list[Method], list[float], list[int]]:
     """Methods, sparsities and seeds, each as a list; or one error that names every value of another kind."""
     given: dict[str, Sequence[Any]] = {
         "method": several(method),
         "sparsity": several(sparsity),
         "seeds": range(int(seeds)) if isinstance(seeds, Integral) else several(seeds),
+        "select": [] if select is None else [select],
         "recipe": [] if recipe is None else [recipe],
         "folds": [] if folds is None else [folds],
         "folds.of": [folds.of] if isinstance(folds, Folds) else [],

@@ -224,7 +224,7 @@ def method_problems(e: Experiment) -> Iterator[str]:
 def build_method(text: str, e: Experiment) -> "Method":
     """A method of its name and own settings; the experiment's where it takes them and has none of its own."""
     from evenprune import methods
-    from evenprune.method import Method
+    from evenprune.method import no_such
 
     name, _, rest = text.partition(":")
     name = name.strip().replace("_", "-")
@@ -236,10 +236,10 @@ def build_method(text: str, e: Experiment) -> "Method":
     shared = {"tolerance": e.tolerance or 0.0, "dual_lr": e.dual_lr, "k": e.k, "on": "validation"}
     values = {key: value for key, value in shared.items() if key in takes and value is not None}
     own = preset | dict(_settings(rest))
-    known = {field.name for field in fields(Method)} - {"name"}
-    unknown = [key for key in own if key not in known | set(takes)]
+    there = methods.settings_of(make)
+    unknown = [key for key in own if key not in there]
     if unknown:
-        raise ValueError(f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        raise ValueError(no_such(f"{name} has no setting", unknown, there))
     wrong = [key for key, value in own.items() if _is_flag(takes.get(key)) and not isinstance(value, bool)]
     if wrong:
         raise ValueError(f"{wrong[0]} is {own[wrong[0]]!r}; write true or false")

@@ -215,11 +215,14 @@ def prune_in_steps_(
     `batches` are gone through once a step: a list, a DataLoader, MiniBatches. `between` is called after each
     step, the last one included, to fine-tune.
     """
-    if steps < 1 or iter(batches) is batches:
-        raise ValueError(
-            f"steps = {steps} must be at least 1, and the batches such that they can be gone through again: "
-            "a list, a DataLoader or MiniBatches, no generator."
+    problems = [] if steps >= 1 else [f"steps = {steps}: give at least 1."]
+    if iter(batches) is batches:
+        problems.append(
+            f"batches is a {type(batches).__name__}, which can be gone through once, not once a step: give a "
+            "list, a DataLoader or MiniBatches."
         )
+    if problems:
+        raise ValueError(" ".join(problems))
     masks.check_reachable(sparsity, scope=scope)
     final, start = sparsity_per_run(sparsity, masks.runs), masks.sparsity.tolist()
     for step in range(1, steps + 1):

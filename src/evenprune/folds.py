@@ -11,8 +11,9 @@ run that is pruned from that dense model and trains without the fold as well. fi
     fit(model, data, runs=[Run(method=methods.ceag(…, multipliers_on="folds", estimator="pass", refresh=88))])
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -35,20 +36,42 @@ class Folds:
         return int(self.of.max()) + 1 if len(self.of) else 0
 
 
-def assign(groups: Tensor, count: int, *, seed: int = 0) -> Tensor:
+def assign(groups: Tensor | Sequence[int], count: int, *, seed: int = 0) -> Tensor:
     """A fold for every sample, [N]: of each group (or class), all folds have as many, give or take one.
 
     So have they of all samples together. Samples without a group (−1) are shared out like one more group.
     """
-    if groups.ndim != 1 or groups.is_floating_point():
-        raise InputProblems([f"groups are {groups.dtype} {list(groups.shape)}; give ids of shape [N]."])
-    if not 2 <= count <= len(groups):
-        raise InputProblems([f"{count} folds of {len(groups)} samples; give 2 to {len(groups)}."])
-    shuffled = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
-    by_group = shuffled[torch.argsort(groups.cpu()[shuffled], stable=True)]
-    of = torch.empty(len(groups), dtype=torch.int64)
-    of[by_group] = torch.arange(len(groups)) % count  # dealt out like cards, group after group
+    ids = _as_ids(groups)
+    wrong = _misdealt(ids, count)
+    if wrong or ids is None:
+        raise InputProblems(wrong)
+    shuffled = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))
+    by_group = shuffled[torch.argsort(ids[shuffled], stable=True)]
+    of = torch.empty(len(ids), dtype=torch.int64)
+    of[by_group] = torch.arange(len(ids)) % count  # dealt out like cards, group after group
     return of
+
+
+def _as_ids(groups: Tensor | Sequence[int]) -> Tensor | None:
+    """The groups as a tensor; None where they are no numbers."""
+    try:
+        return torch.as_tensor(groups).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _misdealt(ids: Tensor | None, count: int) -> list[str]:
+    """Why there can be no such folds."""
+    found = []
+    if ids is None:
+        found.append("groups are no numbers; give ids of shape [N], −1 where a group is not known.")
+    elif ids.ndim != 1 or ids.is_floating_point():
+        found.append(f"groups are {ids.dtype} {list(ids.shape)}; give ids of shape [N].")
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        found.append(f"count is {count!r}, a {type(count).__name__}; give how many folds, such as 4.")
+    elif not found and ids is not None and not 2 <= count <= len(ids):
+        found.append(f"{count} folds of {len(ids)} samples; give 2 to {len(ids)}.")
+    return found
 
 
 def problems(folds: Folds, *, samples: int, batch: int) -> Iterator[str]:

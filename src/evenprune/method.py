@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 FOLDS = "folds"  # as multipliers_on: the training samples, each answered by models that never saw it
+T = TypeVar("T")
 
 
+def no_such(what: str, unknown: Sequence[str], there: Sequence[str]) -> str:
+    """That names are none of those that there are, and which may be meant; what: "kd has no setting"."""
+    near = [difflib.get_close_matches(name, there, n=1) for name in unknown]
+    return " ".join(
+        f"{what} {name}; "
+        + (f"did you mean {close[0]}?" if close else f"it takes {', '.join(there) or 'none'}.")
+        for name, close in zip(unknown, near, strict=True)
+    )
+
+
+def _naming_options(cls: type[T]) -> type[T]:
+    """A dataclass whose constructor says which option it does not have, of the method by its name."""
+    init, there = cls.__init__, [f.name for f in fields(cls) if f.name != "name"]  # type: ignore[arg-type]  # a dataclass
+
+    @wraps(init)
+    def checked(self: T, **given: Any) -> None:
+        unknown = [name for name in given if name not in ("name", *there)]
+        if unknown:
+            raise TypeError(no_such(f"{given.get('name', cls.__name__)} has no option", unknown, there))
+        init(self, **given)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
+
+
+@_naming_options
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """What is constrained, how it is estimated, how the multipliers move. `methods` has one for each name.
@@ -53,10 +83,11 @@ class Method:
     while_pruning: bool = False  # constraints act from the first epoch on, not from the end of pruning
 
     def __post_init__(self) -> None:
-        wrong = _wrong_words(self) + _wrong_numbers(self)
+        wrong = _wrong_words(self) + _wrong_values(self)
         if wrong:
             raise ValueError(f"Method {self.name!r}: " + "; ".join(wrong) + ".")
-        none = self.rows == "none"
+        none, unlike = self.rows == "none", [*_other_bound(self), *_other_measure(self)]
+        ways = "keep='best'" if unlike else "keep='best' or keep='feasible'"
         rules = (
             (
                 self.tolerance >= 0 and (self.measure == "loss" or self.tolerance < 1),
@@ -84,13 +115,17 @@ class Method:
                 "side='batch' belongs to kind='absolute', measure='loss', against_dense=False",
             ),
             (
-                (self.keep != "last") == (self.keep_on is not None),
-                f"keep={self.keep!r} needs keep_on, the name of a split; keep='last' takes none",
+                self.keep == "last" or self.keep_on is not None,
+                f"keep={self.keep!r} needs keep_on, the name of a split",
             ),
             (
-                self.keep != "feasible"
-                or (self.rows, self.kind, self.measure) == ("mean", "at_most", "accuracy"),
-                "keep='feasible' judges by ψ ≤ tolerance: rows='mean', kind='at_most', measure='accuracy'",
+                self.keep != "last" or self.keep_on is None,
+                f"keep_on={self.keep_on!r} does nothing with keep='last': add {ways}, or leave keep_on out",
+            ),
+            (
+                self.keep != "feasible" or not unlike,
+                "keep='feasible' is for ceag and ceag_no_rb, which bound how much more accuracy than the "
+                f"average each group loses: this {self.name} {' and '.join(unlike)}; take keep='best'",
             ),
             (
                 not self.while_pruning or self.rows != "none",
@@ -109,7 +144,11 @@ class Method:
             (self.temperature > 0, f"temperature is {self.temperature}; it must be positive"),
             (self.focus >= 0, f"focus is {self.focus}; it must not be negative"),
             (0 <= self.floor <= 1, f"floor is {self.floor}; it must lie in [0, 1]"),
-            (self.floor == 0 or self.focus > 0, "floor belongs to focus"),
+            (
+                self.floor <= 0 or self.focus != 0,
+                f"focus is {self.focus:g}, so floor={self.floor:g} has nothing to act on: give a focus above "
+                "0, or floor=0 for no weights",
+            ),
             (self.rows != "dro" or self.estimator == "batch", "rows='dro' takes estimator='batch'"),
         )
 
@@ -148,6 +187,7 @@ class Method:
 
     def _caution_rules(self) -> tuple[tuple[bool, str], ...]:
         constrained, caution = self.rows not in ("none", "dro"), self.caution
+        unlike = [*_other_bound(self), *(["has overall='macro'"] if self.overall == "macro" else [])]
         return (
             (caution >= 0, f"caution is {caution}; it must not be negative"),
             (
@@ -171,8 +211,9 @@ class Method:
                 "estimator='pass' and measure='accuracy', or a dead_zone",
             ),
             (
-                caution == 0 or (self.rows, self.kind, self.overall) == ("mean", "at_most", "micro"),
-                "caution belongs to rows='mean' with kind='at_most' and overall='micro'",
+                caution == 0 or not unlike,
+                "caution is for ceag with overall='micro', whose gaps have limits: "
+                f"this {self.name} {' and '.join(unlike)}; take a dead_zone",
             ),
         )
 
@@ -187,6 +228,18 @@ class Method:
         return self.distill > 0 or self.focus > 0 or self.targets == "corrected"
 
 
+def _other_bound(method: Method) -> list[str]:
+    """What a method bounds other than the excess gap of each group from above; nothing if that is it."""
+    pairs = "bounds differences of two groups"
+    rows = {"none": "has no constraints", "extremes": pairs, "pairs": pairs, "dro": "weighs groups only"}
+    kinds = {"equal": "wants equal gaps", "absolute": "bounds both sides", "two_sided": "bounds both sides"}
+    return [words[choice] for words, choice in ((rows, method.rows), (kinds, method.kind)) if choice in words]
+
+
+def _other_measure(method: Method) -> list[str]:
+    return [] if method.measure == "accuracy" else ["measures losses"]
+
+
 def _wrong_words(method: Method) -> list[str]:
     """Choices that do not exist: a misspelt one would otherwise mean another method."""
     hints = get_type_hints(Method).items()
@@ -198,7 +251,7 @@ def _wrong_words(method: Method) -> list[str]:
     ]
 
 
-def _wrong_numbers(method: Method) -> list[str]:
+def _wrong_values(method: Method) -> list[str]:
     names = (
         "tolerance",
         "dual_lr",
@@ -217,6 +270,11 @@ def _wrong_numbers(method: Method) -> list[str]:
         f"{name} is {value!r}; give a finite number"
         for name, value in floats.items()
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    ]
+    wrong += [
+        f"{name} is {value!r}; give the name of one split, such as 'heldout'"
+        for name in ("multipliers_on", "keep_on")
+        if not isinstance(value := getattr(method, name), str | None)
     ]
     if isinstance(method.k, bool) or not isinstance(method.k, int):
         wrong.append(f"k is {method.k!r}; a whole number of at least 1")

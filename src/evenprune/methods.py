@@ -26,9 +26,10 @@ with every estimator and every constraint, and with the other two.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack, get_args, get_type_hints
 
 from evenprune.method import Method
 
@@ -200,3 +201,11 @@ TABLE: dict[str, Callable[..., Method]] = {
     "group-dro": group_dro,
     "balanced": balanced,
 }
+
+
+def settings_of(make: Callable[..., Method]) -> list[str]:
+    """What a method of TABLE takes, by name."""
+    parameters = inspect.signature(make).parameters.values()
+    more = get_type_hints(make).get("more")  # Unpack[Options] or Unpack[Primal]
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return named if more is None else [*named, *get_type_hints(get_args(more)[0])]

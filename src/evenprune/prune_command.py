@@ -110,11 +110,17 @@ AS_FLAGS = {
     "recipe.batch_size": "--batch-size",
     "recipe.fleet_size =": "--fleet",
     "recipe.clip_norm": "--clip-norm",
+    "Train longer, or lower recipe.pruning_epochs": "Raise --epochs, or lower --pruning-epochs",
+    "Lower pruning_epochs or raise epochs": "Lower --pruning-epochs or raise --epochs",
+    "recipe.pruning_epochs": "--pruning-epochs",
     ": with another recipe.evaluate_batch, data_on_device or graph the same call goes on from there": "",
     "needs heldout=…, samples": f"needs a held-out split ({HELDOUT_ROWS}), samples",
     "there is none: give prune(heldout=…)": f"there is none: {HELDOUT_ROWS}",
     "give it as heldout=…, and name that": f"{HELDOUT_ROWS}, and name heldout",
     "give others as audit=… (or test=…)": "give others with --test, or as test in the column of the splits",
+    "give these as audit=…": "give these with --test, or as test in the column of the splits",
+    ", samples given as heldout=…": f" ({HELDOUT_ROWS})",
+    ", or 'folds', the training samples by cross-fitting": "",
     "give others as heldout=…": f"give others: {HELDOUT_ROWS}.",
     "and needs folds=Folds(of, models): of": "which only Python can: prune(folds=Folds(of, models)), of",
     "erge groups, lower k, or use the table estimator": "erge groups (--merge-below), lower --k, or use "
@@ -131,12 +137,12 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except InputProblems as error:
-        raise InputProblems([_in_flags(problem) for problem in error.problems]) from error
+        raise InputProblems([in_flags(problem) for problem in error.problems]) from error
     except (CheckpointError, DifferentExperiment, NoRoom, NotFinite, OSError, ImportError) as error:
-        raise InputProblems([_in_flags(str(error))]) from error
+        raise InputProblems([in_flags(str(error))]) from error
 
 
-def _in_flags(problem: str) -> str:
+def in_flags(problem: str) -> str:
     for said, flag in AS_FLAGS.items():
         problem = problem.replace(said, flag)
     return problem
@@ -149,7 +155,7 @@ def _telling(tell: Callable[[str], None]) -> Iterator[list[str]]:
 
     def hear(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if category is UserWarning:
-            notes.append(_in_flags(str(message)))
+            notes.append(in_flags(str(message)))
             tell(notes[-1])
 
     with warnings.catch_warnings():
@@ -189,12 +195,12 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
 
     out, hooks = Path(wanted.out), [ProgressBar()]
     if built_in:
-        _refuse_without_heldout(wanted)
+        _refuse_wrong_splits(wanted)
     model, splits = _built_in(wanted, out) if built_in else _model_and_data(wanted)
     device = _device(wanted.device)
     groups = wanted.groups if built_in else list(splits["train"][2])  # merged groups are one column
     if wanted.class_bias:
-        _refuse_bias(splits, groups)
+        _refuse_bias(wanted, splits, groups)
     result = prune(
         model,
         **splits,
@@ -214,30 +220,35 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
         result = result.with_class_bias(device=device)
     if wanted.diagnostics:
         result = result.with_diagnostics(model.to(device))
-    return replace(result, title=f"{wanted.id}: {wanted.sparsity * 100:g} % sparse")
+    title = f"{wanted.id}: {wanted.sparsity * 100:g} % sparse"
+    return replace(result, title=title, wording=in_flags)
 
 
-def _refuse_without_heldout(wanted: Experiment) -> None:
-    """What looks at held-out samples where none are held out, before the dense model is trained."""
+def _refuse_wrong_splits(wanted: Experiment) -> None:
+    """What looks at held-out samples where none are held out, and the like, before the dense model trains."""
     from evenprune import biased_runs, splits
 
-    if wanted.heldout_share:
+    there = [splits.HELDOUT] if wanted.heldout_share else []
+    problems = splits.problems(wanted.methods(), wanted.select or None, there)
+    problems += [biased_runs.NO_HELDOUT] if wanted.class_bias and not there else []
+    if problems:
+        raise InputProblems(problems)
+
+
+def _refuse_bias(wanted: Experiment, given: dict[str, Any], groups: Any) -> None:
+    """An error if there can be no class bias, before the training and not after it.
+
+    It tells what else is wrong with the splits; of samples that cannot be read prune() tells everything.
+    """
+    from evenprune import biased_runs, samples, splits
+
+    named, _ = splits.gathered(given["train"], {name: given[name] for name in given if name != "train"})
+    try:
+        problems = biased_runs.problems(samples.read(named, groups))
+    except InputProblems:
         return
-    problems = splits.absent(wanted.methods(), wanted.select or None, ())
-    problems += [biased_runs.NO_HELDOUT] if wanted.class_bias else []
     if problems:
-        raise InputProblems(problems)
-
-
-def _refuse_bias(given: dict[str, Any], groups: Any) -> None:
-    """An error if there can be no class bias, before the training and not after it."""
-    from evenprune import biased_runs, samples
-    from evenprune.splits import gathered
-
-    splits, _ = gathered(given["train"], {name: given[name] for name in given if name != "train"})
-    problems = biased_runs.problems(samples.read(splits, groups))
-    if problems:
-        raise InputProblems(problems)
+        raise InputProblems([*splits.problems(wanted.methods(), wanted.select or None, named), *problems])
 
 
 def _built_in(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:

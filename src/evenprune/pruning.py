@@ -29,7 +29,7 @@ from evenprune.training import fit, identify
 from evenprune.training_notes import constrains_gaps, too_few, unmeasured
 
 # Problems that the checks of the recipe find and that are told here in other words, or are told twice.
-TOLD = ('split "train": ', '"heldout", which is not evaluated (', "there are no folds: ")
+TOLD = ('split "train": ', '", which is not evaluated (', "there are no folds: ")
 
 
 def prune(
@@ -75,15 +75,16 @@ def prune(
         a dense model for each fold, trained without it.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
-    asked, sparsities, drawn = asked_for.checked(method, sparsity, seeds, recipe=recipe, folds=folds)
+    asked, sparsities, drawn = asked_for.checked(
+        method, sparsity, seeds, recipe=recipe, select=select, folds=folds
+    )
     methods = [splits.resolved(m) for m in asked]
     runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
     options, problems = _audit_options(methods, tolerance, confidence)
     given, more = splits.gathered(
         train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
     )
-    problems += [*more, *splits.steered(asked), *splits.absent(asked, select, given)]
-    problems += [*splits.select_problems(select), *_undecided(methods, tolerance, select)]
+    problems += [*more, *splits.problems(asked, select, given), *_undecided(methods, tolerance, select)]
     problems += _without_folds(asked, folds)
     place = _device(model, device)
     recipe = splits.renamed(recipe or Recipe()).on(place)

@@ -168,6 +168,7 @@ def check(
     """
     found = [*_recipe_problems(recipe), *_run_problems(runs, data.evaluate, recipe)]
     found += [*_late_problems(recipe, data.evaluate), *_heldout_problems(runs, data, recipe)]
+    found += _never_acting(runs, recipe)
     found += _fold_problems(runs, data, recipe, model)
     splits = {"the training data": data.train} | {f'split "{n}"': s for n, s in data.evaluate.items()}
     groups = len(data.reference.names)
@@ -212,15 +213,28 @@ def _recipe_problems(recipe: Recipe) -> Iterator[str]:
         yield f"recipe.clip_norm is {recipe.clip_norm:g}; give a positive norm, or None for no clipping."
 
 
+def _never_acting(runs: Sequence[Run], recipe: Recipe) -> Iterator[str]:
+    """That rings and full passes of some method have no epoch; others have a note on it in their result."""
+    never = [run.method for run in runs if recipe.acting_from(run.method) == recipe.epochs > 0]
+    if any(method.refresh or longest_training_ring([method]) for method in never):
+        yield (
+            f"recipe.pruning_epochs is {recipe.pruning_epochs} of {recipe.epochs} epochs: constraints act "
+            "after pruning, so never. Lower pruning_epochs or raise epochs."
+        )
+
+
 def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterator[str]:
     """The split that multipliers follow must be evaluated, neither training nor audit data, one for all."""
     names = dict.fromkeys(run.method.multipliers_on for run in runs if run.method.multipliers_on is not None)
-    evaluated = ", ".join(f'"{name}"' for name in data.evaluate) or "none"
     for name in names:
         if name == FOLDS:
             continue  # the training data, but never a sample that the model has seen
         if name not in data.evaluate:
-            yield f'multipliers_on names split "{name}", which is not evaluated (evaluated: {evaluated}).'
+            offered = ", ".join(f'"{free}"' for free in [*_free(data, recipe), FOLDS])
+            yield (
+                f'multipliers_on names split "{name}", which is not evaluated (there to be followed: '
+                f"{offered}). Add the split or name another one."
+            )
             continue
         if name in recipe.only_at_end:
             yield (
@@ -229,9 +243,10 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
             )
         shared = shared_samples(data.evaluate[name].inputs, data.train.inputs)
         if shared:
+            whole = ", or leave multipliers_on out: multipliers follow the training batches then"
             yield (
                 f'multipliers_on names split "{name}", of which {shared:,} samples are training data: hold '
-                "samples out."
+                f"samples out{whole if shared == len(data.train) else ''}."
             )
         yield from _peeking(f'multipliers_on names split "{name}"', name, data.evaluate, recipe)
         there = set(torch.unique(data.evaluate[name].groups).tolist())
@@ -239,13 +254,25 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
         yield from (f"{text}." for text in empty_groups(data.reference.names, some, split=name))
     tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
     for place, run in enumerate(runs):
-        if run.method.refresh >= max(tuning, 1):
+        if 0 < tuning <= run.method.refresh:
             yield (
                 f"run {place} ({run}): a full pass every {run.method.refresh} steps, but there are {tuning} "
                 "after pruning: its multipliers would move once. Lower refresh or train longer."
             )
     if len(names) > 1:
         yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
+
+
+def _free(data: Data, recipe: Recipe) -> Iterator[str]:
+    """Splits that multipliers may follow: neither training samples nor those of a split for the end."""
+    for name, split in data.evaluate.items():
+        trained = shared_samples(split.inputs, data.train.inputs)
+        if (
+            name not in recipe.only_at_end
+            and not trained
+            and not [*_peeking("", name, data.evaluate, recipe)]
+        ):
+            yield name
 
 
 def _peeking(what: str, name: str, evaluate: Mapping[str, Split], recipe: Recipe) -> Iterator[str]:

@@ -67,6 +67,7 @@ class Result:
     warned: tuple[str, ...] = ()  # what was said before the training
     shared: Mapping[str, Sequence[str]] = field(default_factory=dict)  # notes on samples of other splits
     columns: Mapping[str, Columns] = field(default_factory=dict)  # by split, to be shown in its audits
+    wording: Callable[[str], str] = str  # of the notes: the command line names flags
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -183,7 +184,7 @@ class Result:
                 found += chosen_on_its_own(self.choice.title, others=not all(fitted_to))
         if HELDOUT in self.dense and self.chose_on_heldout:
             found += unmeasured(self.dense[HELDOUT].reference(self.samples.names))
-        return list(dict.fromkeys(found))  # of what was said before the training, once
+        return list(dict.fromkeys(map(self.wording, found)))  # of what was said before the training, once
 
     @staticmethod
     def _is_fitted_to(run: Run, split: str) -> bool:

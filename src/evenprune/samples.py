@@ -175,6 +175,8 @@ def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
     inputs, labels, given = _three(data)
     if isinstance(data, NamedSplit) and not isinstance(groups, Mapping):
         given = data.group_names()
+    if given is None:
+        raise ValueError("groups is None; give one value per sample (−1 or None where it is not known)")
     ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
     split = as_split((_tensor(inputs), _tensor(_numbers(labels)), ids))
     return split.inputs, split.labels, _chosen(given, groups)

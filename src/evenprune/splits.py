@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from evenprune.method import Method
+from evenprune.method import FOLDS, Method
 from evenprune.recipe import Recipe
 
 TRAIN, HELDOUT, AUDITED = "train", "heldout", "test"
@@ -62,6 +62,16 @@ def renamed(recipe: Recipe) -> Recipe:
     return replace(recipe, only_at_end=tuple(dict.fromkeys(map(name_of, recipe.only_at_end))))
 
 
+def problems(methods: Sequence[Method], select: str | None, splits: Container[str]) -> list[str]:
+    """What is wrong with the splits that methods and a choice name; `splits` are there."""
+    return [
+        *steered(methods),
+        *unknown(methods),
+        *absent(methods, select, splits),
+        *select_problems(select),
+    ]
+
+
 def steered(methods: Sequence[Method]) -> list[str]:
     """Samples that steer the training cannot audit it."""
     return [
@@ -70,6 +80,19 @@ def steered(methods: Sequence[Method]) -> list[str]:
         for method in methods
         for key in ("multipliers_on", "keep_on")
         if (given := getattr(method, key)) is not None and name_of(given) == AUDITED
+    ]
+
+
+def unknown(methods: Sequence[Method]) -> list[str]:
+    """Who names a split that there cannot be."""
+    more = {"multipliers_on": f", or {FOLDS!r}, the training samples by cross-fitting"}
+    return [
+        f"method {method.name!r}: {key}={given!r} is no split; name 'heldout', samples given as heldout=…"
+        f"{more.get(key, '')}."
+        for method in methods
+        for key in ("multipliers_on", "keep_on")
+        if (given := getattr(method, key)) is not None
+        and name_of(given) not in (TRAIN, HELDOUT, AUDITED, *([FOLDS] if key in more else []))
     ]
 
 

@@ -121,7 +121,7 @@ def chosen_on_its_own(title: str, *, others: bool) -> list[str]:
         ]
     return [
         f"{told}, as do all settings here, and the one with the largest step most of all. Choose among them "
-        "by samples that nothing follows: give these as audit=, and audit the chosen one on others again."
+        "by samples that nothing follows: give these as audit=…, and audit the chosen one on others again."
     ]
 
 
