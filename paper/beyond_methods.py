@@ -78,7 +78,7 @@ ONCE: dict[str, Kind] = {  # in one setting
     **BALANCED,
     "CEAG + KD": _ringed(partial(methods.ceag, **TEACHER), "usual"),
 }
-OF_ONE_SIZE = [name for name in ONCE if name not in BALANCED]  # those that say something where groups are
+OF_ONE_SIZE = [name for name in ONCE if name not in BALANCED]  # no plain fine-tuning where groups are
 EXTRAS: dict[str, Kind] = {  # only if they are asked for
     "CEAG held-out (ring)": replace(
         _ringed(partial(methods.ceag, multipliers_on="heldout"), "usual"), sees_heldout=True

@@ -52,6 +52,7 @@ def measure(
     iterations: int = 100,
     tolerance: float = 1e-3,
     float64: bool = False,
+    answered: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Gradient norm and largest Hessian eigenvalue of the loss of every group, on the model's device.
 
@@ -59,13 +60,14 @@ def measure(
     "converged"; also "samples"; each [groups], NaN (0, False) for a group without samples. The power
     iteration ends when ‖Hv − λv‖ ≤ tolerance · |the eigenvalue largest in magnitude|, or after so many
     iterations (twice as many at most, where that one is negative). Each one costs a pass over the group.
+    `answered`: what the model is known to answer, [samples]; one that answers otherwise is refused.
     """
     problems = [
         f"{name} is {number}: it must be at least 1"
         for name, number in (("batch_size", batch_size), ("iterations", iterations))
         if number < 1
     ]
-    problems += [*_problems(model, split, len(names), masks), *misfits(model, split)]
+    problems += [*_problems(model, split, len(names), masks), *_misfits(model, split, answered)]
     if problems:
         raise InputProblems(problems)
     model = copy.deepcopy(model).double() if float64 else model
@@ -216,11 +218,8 @@ def _with_gradients() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def misfits(model: nn.Module, split: Split, answered: Tensor | None = None) -> list[str]:
-    """That the model is not one of these samples and labels.
-
-    answered: what the dense model of the runs answers, [samples]; then, too, that it is another one.
-    """
+def _misfits(model: nn.Module, split: Split, answered: Tensor | None) -> list[str]:
+    """That the model is not one of these samples and labels, or not the one that gave these answers."""
     dtype = next((p.dtype for p in model.parameters()), None)
     classes, found = look_at_outputs(model, split, "the inputs of this split", dtype=dtype)
     most = int(split.labels.max()) if len(split) else -1
@@ -231,7 +230,7 @@ def misfits(model: nn.Module, split: Split, answered: Tensor | None = None) -> l
 
 
 def _other_answers(model: nn.Module, split: Split, answered: Tensor) -> list[str]:
-    inputs = split.at(torch.arange(len(answered))).to(next(model.parameters()))
+    inputs = split.at(torch.arange(len(answered))).to(next(model.parameters(), torch.empty(0)))
     with evaluating(model), torch.no_grad():
         same = int((model(inputs).argmax(-1).cpu() == answered).sum())
     if same >= SAME * len(answered):

@@ -266,12 +266,8 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
 def _free(data: Data, recipe: Recipe) -> Iterator[str]:
     """Splits that multipliers may follow: neither training samples nor those of a split for the end."""
     for name, split in data.evaluate.items():
-        trained = shared_samples(split.inputs, data.train.inputs)
-        if (
-            name not in recipe.only_at_end
-            and not trained
-            and not [*_peeking("", name, data.evaluate, recipe)]
-        ):
+        late = name in recipe.only_at_end or any(_peeking("", name, data.evaluate, recipe))
+        if not late and not shared_samples(split.inputs, data.train.inputs):
             yield name
 
 

@@ -22,7 +22,6 @@ from evenprune.run_names import method_labels, run_labels
 from evenprune.samples import Samples
 from evenprune.selection import Candidate, Choice, choose, sentence
 from evenprune.splits import AUDITED, HELDOUT, TRAIN, BySplit, name_of
-from evenprune.tally import InputProblems
 from evenprune.training import Fitted
 from evenprune.training_notes import (
     chosen_on_its_own,
@@ -241,10 +240,8 @@ class Result:
         """
         ids, names = encode(self.samples.columns[AUDITED])  # those that the training data has not, too
         split = replace(self.samples.splits[AUDITED], groups=torch.as_tensor(ids))
-        problems = diagnostics.misfits(model, split, self.dense[AUDITED].predictions)
-        if problems:
-            raise InputProblems(problems)
-        measured = diagnostics.measure(model, split, names, iterations=iterations)
+        answered = self.dense[AUDITED].predictions
+        measured = diagnostics.measure(model, split, names, iterations=iterations, answered=answered)
         found: Columns = {
             title: {name: run_figures.or_none(value) for name, value in values.items()}
             for title, values in diagnostics.columns(measured, names).items()
