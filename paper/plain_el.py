@@ -26,6 +26,7 @@ from evenprune.draws import sample_order
 from evenprune.masks import Masks, schedule
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Split, check
+from evenprune.replay import Replay
 from evenprune.tally import InputProblems
 from paper import results_file, runner
 from paper.cells import Cell
@@ -50,6 +51,7 @@ FORMS = {
     "leaking": Form(leaks=True, early=True, whole=True),  # decay on all layers, as the paper says
     "published": Form(leaks=True, last_only=True, early=True, whole=True),
     "absent": Form(absent=True),  # not in the published code; an older one may have had it
+    "absent_published": Form(leaks=True, last_only=True, early=True, whole=True, absent=True),
 }
 
 
@@ -136,41 +138,67 @@ class Network:
         self.masks.apply_(self.model)
 
 
+class Loop:
+    """Steps that take everything from tensors that stay where they are, so that a GPU replays them."""
+
+    def __init__(
+        self, model: nn.Module, data: Split, cell: Cell, form: Form, recipe: Recipe, device: torch.device
+    ) -> None:
+        self.network, self.data, self.form = Network(model, form, recipe, device), data.to(device), form
+        self.losses_of = _losses(self.network.model, recipe, device)
+        self.dual_lr, self.constrained = cell.dual_lr or 0.0, False
+        self.multipliers = self.network.decayed[0].new_zeros(int(data.groups.max()) + 1)
+        self.negative = torch.zeros((), dtype=torch.long, device=device)
+        self.once = torch.ones((), device=device)
+        self.batch = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)  # places of samples
+        self.replay = Replay(lambda: self.step(self.batch), device=device, graph=bool(recipe.graph))
+
+    def advance(self, index: Tensor) -> None:
+        if len(index) == len(self.batch):
+            self.batch.copy_(index)
+            settings = [group["lr"] for group in self.network.optimizer.param_groups]
+            self.replay((self.constrained, *settings))
+        else:
+            self.step(index)
+
+    def step(self, index: Tensor) -> None:
+        losses = self.losses_of(self.data.at(index), self.data.labels[index])
+        if self.constrained:
+            self.constrained_step(losses, index)
+        else:
+            self.network.descend(losses.mean(), self.once)
+
+    def constrained_step(self, losses: Tensor, index: Tensor) -> None:
+        told = lagrangian(
+            losses,
+            self.data.groups[index],
+            self.multipliers,
+            dual_lr=self.dual_lr,
+            penalty=self.network.penalty() if self.form.leaks else None,
+            absent=self.form.absent,
+        )
+        self.network.descend(told.objective, told.decay)
+        self.multipliers.copy_(told.multipliers)
+        self.negative.add_(told.negative)
+
+
 def train(
     model: nn.Module, data: Split, cell: Cell, form: Form, recipe: Recipe, device: torch.device
 ) -> Iterator[Trained]:
     """What there is after each epoch. recipe: with nothing left open, and nothing of what `refuse` names."""
-    network, data = Network(model, form, recipe, device), data.to(device)
-    losses_of = _losses(network.model, recipe, device)
-    once = torch.ones((), device=device)
-    multipliers = network.decayed[0].new_zeros(int(data.groups.max()) + 1)
-    negative = torch.zeros((), dtype=torch.long, device=device)
-    last, size = max(recipe.pruning_epochs - 1, 0), recipe.batch_size
+    loop = Loop(model, data, cell, form, recipe, device)
+    network, last, size = loop.network, max(recipe.pruning_epochs - 1, 0), recipe.batch_size
     for epoch in range(recipe.epochs):
         if epoch <= last:
             network.masks.prune_(network.model, schedule(epoch, final=cell.sparsity, last=last))
+        loop.constrained = epoch >= recipe.pruning_epochs - form.early
         network.model.train()
         for index in torch.split(sample_order(cell.seed, epoch, len(data)).to(device), size):
-            if len(index) < size and not form.whole:
-                continue
-            losses = losses_of(data.at(index), data.labels[index])
-            if epoch < recipe.pruning_epochs - form.early:
-                network.descend(losses.mean(), once)
-                continue
-            penalty = network.penalty() if form.leaks else None
-            told = lagrangian(
-                losses,
-                data.groups[index],
-                multipliers,
-                dual_lr=cell.dual_lr or 0.0,
-                penalty=penalty,
-                absent=form.absent,
-            )
-            multipliers, negative = told.multipliers, negative + told.negative
-            network.descend(told.objective, told.decay)
+            if form.whole or len(index) == size:
+                loop.advance(index)
         if network.scheduler:
             network.scheduler.step()
-        yield Trained(network.model, float(multipliers.sum()), int(negative))
+        yield Trained(network.model, float(loop.multipliers.sum()), int(loop.negative))
 
 
 def _losses(model: nn.Module, recipe: Recipe, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

@@ -20,17 +20,16 @@ from paper.runner import Start, Where
 PLAIN = {"precision": "float32", "channels_last": False, "compile": False, "graph": False}
 DUAL_STEPS = {f"dual_{times:g}": times for times in (1.25, 1.4, 2, 3, 5)}  # times the paper's
 LAST = "decay_last"
-EARLY_LAST = "while_pruning_decay_last"
+DECAY_LAST = (LAST, "while_pruning_decay_last", "ring_1_decay_last")
 VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the tables
     "plain": {**PLAIN, "fleet_size": 1},  # one float32 run after another, torch's own operations
     "fast": {},  # to compare the plain one with, where both are shortened
-    LAST: {},  # weights are decayed as by the paper's published code: those of the last layer alone
     "float32": {"precision": "float32"},  # nothing is rounded to 16 bits; in fleets and graphs, as the tables
     "tf32": {"precision": "float32"},  # convolutions round their factors to 11 bits, as torch does on an A100
     **{name: {} for name in DUAL_STEPS},
     "ring_1": {},  # "no buffer" as a ring of one: every group moves at every step, by its latest sample
     "while_pruning": {},  # constraints act from the first epoch on, not from the end of pruning
-    EARLY_LAST: {},
+    **{name: {} for name in DECAY_LAST},  # as by the paper's published code: weights of the last layer alone
     "detached": {},  # constraints are differentiated by the groups' own losses, not by the overall one
     "macro": {},  # the overall loss or accuracy of constraints averages groups alike, as the published code
     **{name: {} for name in FORMS},  # EL in a plain loop of its own: plain_el.py
@@ -39,7 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as in the recipe of the t
 IN_THE_METHOD: dict[str, dict[str, Any]] = {
     "ring_1": {"buffer": 1},
     "while_pruning": {"while_pruning": True},
-    EARLY_LAST: {"while_pruning": True},
+    "while_pruning_decay_last": {"while_pruning": True},
+    "ring_1_decay_last": {"buffer": 1},
     "detached": {"mean": "detached"},
     "macro": {"overall": "macro"},
 }
@@ -52,7 +52,7 @@ def path_of(results: Path, recipe: str, epochs: int) -> Path:
 
 def varied(cell: Cell, recipe: str) -> Cell:
     """What a variant changes in the method itself, where it has constraints."""
-    if cell.dual_lr is None or (recipe == "ring_1" and cell.buffer != 0):
+    if cell.dual_lr is None or (recipe.startswith("ring_1") and cell.buffer != 0):
         return cell
     step = float(f"{DUAL_STEPS.get(recipe, 1) * cell.dual_lr:.6g}")
     return replace(cell, dual_lr=step, **IN_THE_METHOD.get(recipe, {}))
@@ -69,8 +69,8 @@ def run(
 ) -> None:
     """The cells, of one task. recipe: that of the tables; network: what is trained, with any weights."""
     apart = replace(where, results=path_of(where.results, flags.recipe, flags.epochs))
-    last = flags.recipe in (LAST, EARLY_LAST)
-    changes = {"decay_only": (last_layer(network),)} if last else VARIANTS[flags.recipe]
+    last = {"decay_only": (last_layer(network),)}
+    changes = last if flags.recipe in DECAY_LAST else VARIANTS[flags.recipe]
     recipe = recipe_for(flags, replace(runner.shortened(recipe, flags.epochs), **changes))
     if flags.recipe in {*DUAL_STEPS, *IN_THE_METHOD}:  # nothing else differs: the others are in the tables
         cells = [cell for cell in cells if varied(cell, flags.recipe) != cell]

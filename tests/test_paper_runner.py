@@ -699,7 +699,7 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     words = ["--methods", "NFT", "EL", "CEAG", "--sparsity", "0.95", "0.9", "--seeds=0", "--epochs=3"]
     assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
     found = {}
-    for name in ("ring_1", "detached", "while_pruning", variants.EARLY_LAST):
+    for name in ("ring_1", "detached", "while_pruning", *variants.DECAY_LAST[1:]):
         assert call(tmp_path, "variant", name, *words) == 0
         path = variants.path_of(tmp_path / "results.json", name, 3)
         found[name] = {(row["method"], row["sparsity"]): row for row in results_file.read(path)["runs"]}
@@ -708,8 +708,12 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     assert set(found["detached"]) == {(m, s) for m in ("EL", "CEAG") for s in (0.95, 0.9)}
     assert {row["mean"] for row in found["detached"].values()} == {"detached"}
     assert set(found["while_pruning"]) == set(found["detached"])
-    for name in ("while_pruning", variants.EARLY_LAST):
+    for name in ("while_pruning", "while_pruning_decay_last"):
         assert {row["while_pruning"] for row in found[name].values()} == {True}
+    assert {cell: row["buffer"] for cell, row in found["ring_1_decay_last"].items()} == {
+        ("EL", 0.95): 1,
+        ("EL", 0.9): 1,
+    }
     assert call(tmp_path, "variant", "ring_1", "--methods", "NFT", "CEAG", "--epochs=3") == 2
     assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
 
@@ -721,15 +725,15 @@ def test_variants_by_the_decay_of_the_last_layer_decay_nothing_else(
     told: dict[str, Any] = {}
 
     def keep(_: Any, made: Any, recipe: Any, where: Any) -> None:
-        told[where.results.stem] = recipe.decay_only, {cell.while_pruning for cell in made}
+        told[where.results.stem] = recipe.decay_only, {(cell.while_pruning, cell.buffer) for cell in made}
 
     monkeypatch.setattr(variants.runner, "fill", keep)
     assert call(tmp_path, "dense", "--epochs=1", "--batch=32") == 0
-    for name in ("decay_last", "while_pruning", variants.EARLY_LAST):
+    for name in ("decay_last", "while_pruning", *variants.DECAY_LAST[1:]):
         assert call(tmp_path, "variant", name, "--methods", "EL", "--seeds=0", "--epochs=3") == 0
-    decays, begins = zip(*told.values(), strict=True)
-    assert [bool(names) for names in decays] == [True, False, True]
-    assert begins == ({None}, {True}, {True})
+    decays, changes = zip(*told.values(), strict=True)
+    assert [bool(names) for names in decays] == [True, False, True, True]
+    assert changes == ({(None, 0)}, {(True, 0)}, {(True, 0)}, {(None, 1)})
 
 
 @pytest.mark.usefixtures("small")

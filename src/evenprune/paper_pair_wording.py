@@ -20,10 +20,12 @@ RECIPES = {
     "detached": "no gradient through the overall loss or accuracy of the constraints",
     "while_pruning": "constraints that act from the first epoch on",
     "while_pruning_decay_last": "constraints from the first epoch on, weight decay on the last layer alone",
+    "ring_1_decay_last": "rings of one sample a group in place of none, weight decay on the last layer alone",
     "plain_el": "a plain loop of its own",
     "leaking": "the weight penalty inside the constraints, as the paper's published code, on all layers",
     "published": "the paper's published code's form, decay of the last layer inside the constraints",
     "absent": "groups that a batch lacks counted as groups without loss",
+    "absent_published": "the published form, and groups that a batch lacks counted as groups without loss",
 }
 SHORT = {
     PLAIN: "plain float32",
@@ -35,10 +37,12 @@ SHORT = {
     "detached": "detached mean",
     "while_pruning": "while pruning",
     "while_pruning_decay_last": "while pruning, last decay",
+    "ring_1_decay_last": "rings of one, last decay",
     "plain_el": "plain loop",
     "leaking": "leaking decay",
     "published": "published form",
     "absent": "absent groups as 0",
+    "absent_published": "published, absent as 0",
 }
 MOST_ALONE = 10  # runs that are named
 TOLD = {
@@ -50,7 +54,7 @@ TOLD = {
 
 def recipe_name(name: str, other: str = "") -> str:
     """In full; a table's decay is spoken of only where it is what differs."""
-    if name == TABLE and other not in ("decay_last", "while_pruning_decay_last"):
+    if name == TABLE and not other.endswith("decay_last"):
         return "the recipe of table 1"
     if name.startswith(DUAL):
         return f"{_times(name)} times the dual step"

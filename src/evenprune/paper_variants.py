@@ -14,7 +14,7 @@ from evenprune.paper_results import EPOCHS, Run, Task
 PLAIN, FAST = "plain", "fast"
 DUAL = "dual_"  # recipes of this name have another dual step, and nothing else
 MACRO = "macro"  # the recipe whose constraints average the groups alike
-RING = "ring_1"  # the recipe in which a ring of one sample a group stands for no buffer
+RING = "ring_1"  # recipes of this name have a ring of one sample a group for no buffer
 TABLE = "table"  # the runs of the tables, where no shortened ones are needed
 
 
@@ -68,7 +68,7 @@ def _as_usual(usual: Run, run: Run) -> Run:
     name = name_of(run)
     if name.startswith(DUAL):
         return replace(run, dual_lr=usual.dual_lr)
-    if name == RING and run.buffer == 1:
+    if name.startswith(RING) and run.buffer == 1:
         return replace(run, buffer=usual.buffer)
     return replace(run, overall=usual.overall) if name == MACRO else run
 
