@@ -155,10 +155,11 @@ def run_cells(flags: Namespace, where: Where) -> None:
 
 
 def timing(flags: Namespace, where: Where) -> None:
-    grid = grid_of(flags)
-    views = views_from(flags, where, folds=False)
-    bench = Bench(views, grid, recipe_of(flags), source_of(flags).augment)
-    beyond_timing.time_methods(bench, flags.fleet, where, again=flags.again)
+    grid, recipe = grid_of(flags), recipe_of(flags)
+    names = [n for n in flags.methods or beyond_timing.TIMED if n not in flags.without]
+    beyond_timing.refuse(recipe, names)
+    bench = Bench(views_from(flags, where, folds=False), grid, recipe, source_of(flags).augment)
+    beyond_timing.time_methods(bench, flags.fleet, where, names=names, again=flags.again)
 
 
 def study(flags: Namespace, where: Where) -> None:

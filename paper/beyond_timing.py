@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from evenprune.recipe import Recipe
+from evenprune.tally import InputProblems
 from paper import beyond_results, results_file, runner
 from paper.beyond_cells import Cell, Grid, cells_of, runs_of, trained_as
 from paper.beyond_methods import KINDS, ONCE, STUDY
@@ -12,21 +14,36 @@ from paper.runner import Where
 TIMED = [name for name in {**STUDY, **ONCE} if not KINDS[name].crossed]  # those have companions as well
 
 
-def fleets(grid: Grid, runs: int) -> list[list[Cell]]:
+def refuse(recipe: Recipe, names: Sequence[str]) -> None:
+    """The first epoch prunes nothing yet and stands for no other, so that scores take two that prune."""
+    found = [f"{name} trains companions as well, and is not timed" for name in names if KINDS[name].crossed]
+    if recipe.pruning_epochs < 2:
+        found += [
+            f"--epochs is {recipe.epochs}: {name} has its cost where weights are pruned, which the first "
+            "epoch does not; give 8 or more, or other --methods"
+            for name in names
+            if KINDS[name].scored
+        ]
+    if found:
+        raise InputProblems(found)
+
+
+def fleets(grid: Grid, runs: int, names: Sequence[str]) -> list[list[Cell]]:
     """One a training, with its middle dual step: a class bias and a last iterate come with others'."""
+
+    def cells(name: str) -> list[Cell]:
+        return cells_of(grid, names=[name], seeds=range(runs), augment=False)
+
     found = []
-    for name in TIMED:
-        cells = cells_of(grid, names=[name], seeds=range(runs), augment=False)
-        steps = list(dict.fromkeys(cell.dual_lr for cell in cells))
-        own = [cell for cell in cells if cell.dual_lr == steps[len(steps) // 2]]
-        if trained_as(own[0]).method == name:
-            found.append(own)
+    for name in dict.fromkeys(trained_as(cells(name)[0]).method for name in names):
+        steps = list(dict.fromkeys(cell.dual_lr for cell in cells(name)))
+        found.append([cell for cell in cells(name) if cell.dual_lr == steps[len(steps) // 2]])
     return found
 
 
-def time_methods(bench: Bench, runs: int, where: Where, *, again: bool) -> None:
+def time_methods(bench: Bench, runs: int, where: Where, *, names: Sequence[str], again: bool) -> None:
     """Skips what this commit has been timed with, unless told; one fleet goes first and is not timed."""
-    held, every = beyond_results.read(where.results), fleets(bench.grid, runs)
+    held, every = beyond_results.read(where.results), fleets(bench.grid, runs, names)
     known = [where.commit is not None and results_file.is_timed(held, facts(own, where)) for own in every]
     left = [own for own, timed in zip(every, known, strict=True) if again or not timed]
     for place, own in enumerate(left):

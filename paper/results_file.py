@@ -32,6 +32,7 @@ SPLITS = ("train", "test")
 MEASURES = ("accuracy", "max_excess_gap", "pairwise_disparity")
 COUNTS = ("samples", "broke", "fixed")
 CLOSE = 1e-6
+MOST_TOLD = 20  # problems of one file
 
 
 def read(path: Path, check: Check | None = None) -> Document:
@@ -170,7 +171,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _refuse(path: Path, found: Sequence[str]) -> None:
     if found:
-        raise InputProblems([f"{path}: {problem}" for problem in found])
+        told = [f"{path}: {problem}" for problem in found[:MOST_TOLD]]
+        more = len(found) - len(told)
+        raise InputProblems([*told, f"{path}: {more:,} more; is it of another kind?"] if more else told)
 
 
 def problems(document: Any) -> list[str]:

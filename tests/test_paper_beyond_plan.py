@@ -458,11 +458,22 @@ def test_every_method_is_timed_in_a_fleet_of_its_own(
 ) -> None:
     shrink(monkeypatch)
     places = [*places_in(tmp_path), "--heldout", "10", "--commit", "abc"]
-    small = ["--epochs", "4", "--fleet", "2", "--buffer", "8", "--refresh", "2"]
+    settings = ["--fleet", "2", "--buffer", "8", "--refresh", "2"]
     assert beyond.main(["dense", *places, "--epochs", "2", "--batch", "32"]) == 0
+    assert beyond.main(["timing", *places, "--epochs", "4", *settings]) == 2
+    assert "--epochs is 4: FairGRAPE has its cost where weights are pruned" in capsys.readouterr().err
+    assert beyond.main(["timing", *places, *settings, "--methods", "CEAG cross-fitted (passes)"]) == 2
+    assert "CEAG cross-fitted (passes) trains companions as well" in capsys.readouterr().err
+    few = ["--epochs", "4", *settings, "--methods", "NFT", BIAS, "CEAG"]  # a bias comes with NFT
+    assert beyond.main(["timing", *places, *few]) == 0
+    small = ["--epochs", "8", *settings]
+    assert beyond.main(["timing", *places, *small, "--without", "CEAG"]) == 0
+    held = beyond_results.read(tmp_path / "beyond.json")["timings"]
+    assert [t["method"] for t in held if t["epochs"] == 4] == ["NFT", "CEAG"]
+    assert "CEAG" not in {t["method"] for t in held if t["epochs"] == 8}
     assert beyond.main(["timing", *places, *small]) == 0
     held = beyond_results.read(tmp_path / "beyond.json")
-    timed = {timing["method"]: timing for timing in held["timings"]}
+    timed = {timing["method"]: timing for timing in held["timings"] if timing["epochs"] == 8}
     names = {*STUDY, *ONCE} - {
         BIAS,
         PASSES,
@@ -470,13 +481,13 @@ def test_every_method_is_timed_in_a_fleet_of_its_own(
     }  # with others' trainings, or companions
     assert set(timed) == names
     assert {(t["fleet"], t["epochs"], t["dataset"], t["groups"]) for t in timed.values()} == {
-        (2, 4, "cifar100", "superclass")
+        (2, 8, "cifar100", "superclass")
     }
     assert all(t["seconds"] < t["seconds_per_60_epochs"] for t in timed.values())
     assert beyond.main(["timing", *places, *small]) == 0  # nothing again
     assert beyond_results.read(tmp_path / "beyond.json") == held
     assert beyond.main(["timing", *places, *small, "--again"]) == 0
-    assert len(beyond_results.read(tmp_path / "beyond.json")["timings"]) == 2 * len(names)
+    assert len(beyond_results.read(tmp_path / "beyond.json")["timings"]) == 2 * len(names) + 2
     capsys.readouterr()
     told = "\n".join(beyond.beyond_table.lines(held, {"runs": []}))
     page = beyond.beyond_page.to_html(held, {"runs": []})

@@ -718,6 +718,13 @@ def test_variants_of_the_method_run_at_several_sparsities_and_leave_out_what_the
     assert "ring_1 changes nothing in NFT, CEAG: name other --methods" in capsys.readouterr().err
 
 
+def test_a_file_of_another_kind_is_told_in_few_words(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"runs": [{"method": "x"}] * 50}))
+    with pytest.raises(InputProblems, match=r"results\.json: [\d,]+ more; is it of another kind\?") as caught:
+        results_file.read(tmp_path / "results.json")
+    assert len(caught.value.problems) == results_file.MOST_TOLD + 1
+
+
 @pytest.mark.usefixtures("small")
 def test_variants_by_the_decay_of_the_last_layer_decay_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
