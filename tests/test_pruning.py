@@ -25,6 +25,7 @@ from torch.utils.data import Dataset, TensorDataset
 from evenprune import comparison_page, diagnostics, folds, methods
 from evenprune.checkpoint import CheckpointError, DifferentExperiment
 from evenprune.folds import Folds
+from evenprune.method import Method
 from evenprune.predict import predict
 from evenprune.pruning import prune
 from evenprune.recipe import Recipe, Run, Split
@@ -56,6 +57,70 @@ def call(**changes: Any) -> Result:
 @pytest.fixture(scope="module")
 def result() -> Result:
     return call(method=[methods.nft(), CEAG], seeds=range(2))
+
+
+NEED_NO_GROUPS = [methods.nft(), methods.nft_es(on="heldout"), methods.kd(), methods.performance_weighted()]
+UNGROUPED: dict[str, Callable[[Split], Any]] = {
+    "pairs of tensors": lambda split: (split.inputs, split.labels),
+    "no id known": lambda split: (split.inputs, split.labels, torch.full_like(split.groups, -1)),
+    "a data set of pairs": lambda split: TensorDataset(split.inputs, split.labels),
+    "a list of pairs": lambda split: list(zip(split.inputs, split.labels.tolist(), strict=True)),
+}
+
+
+@pytest.mark.parametrize("form", UNGROUPED)
+def test_training_samples_need_no_groups_where_no_method_looks_at_them(form: str) -> None:
+    some = {"method": [methods.kd(), methods.performance_weighted()], "tolerance": 0.05}
+    there, without = call(**some), call(**some, train=UNGROUPED[form](TRAIN))
+    for name, model in there.models.items():
+        for mine, theirs in zip(without.models[name].parameters(), model.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+        assert without.audits[name]["test"].to_dict() == there.audits[name]["test"].to_dict()
+        assert list(without.audits[name]) == ["test"]
+    assert "No group of the training samples is known: nothing is said of gaps there." in without.notes
+    assert not any("No group" in note for note in there.notes)
+
+
+def test_nothing_is_said_of_gaps_of_training_samples_without_groups(tmp_path: Path) -> None:
+    held = tensors(images(120, seed=2))
+    found = call(method=NEED_NO_GROUPS, train=(TRAIN.inputs, TRAIN.labels), heldout=held, tolerance=0.05)
+    line = next(line for line in found.table().splitlines() if line.startswith("KD"))
+    assert line.split()[3] == line.split()[5] == line.split()[7] == "–"  # max ψ, Ψ_PW, within the tolerance
+    assert "The training samples have no groups: who paid is told by unseen data alone." in html.unescape(
+        found.save(tmp_path / "c.html").read_text(encoding="utf-8")
+    )
+    assert '"splits":["heldout","test"]' in (tmp_path / "c.html").read_text(encoding="utf-8").replace(" ", "")
+    with pytest.warns(UserWarning, match="held-out samples in 3 groups are few"):
+        chosen = call(
+            method=NEED_NO_GROUPS[::2],
+            train=(TRAIN.inputs, TRAIN.labels),
+            heldout=held,
+            tolerance=0.05,
+            select="heldout",
+        )
+    assert chosen.selected in chosen.names
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        CEAG,
+        methods.balanced(),
+        methods.fairgrape(fast=True),
+        methods.group_dro(),
+        methods.ceag(tolerance=0.05, multipliers_on="heldout"),
+    ],
+)
+def test_training_samples_without_groups_are_refused_where_a_method_looks_at_them(method: Method) -> None:
+    assert method.needs_groups
+    two = {"method": [methods.nft(), method], "heldout": tensors(images(120, seed=2)), "tolerance": 0.05}
+    for form, said in (("pairs of tensors", "has 2 parts"), ("no id known", "one group only")):
+        with pytest.raises(InputProblems, match=said):
+            call(**two, train=UNGROUPED[form](TRAIN))
+
+
+def test_methods_that_look_at_no_groups_are_these() -> None:
+    assert not any(method.needs_groups for method in NEED_NO_GROUPS)
 
 
 # --- what comes out ---

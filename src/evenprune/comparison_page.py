@@ -54,7 +54,8 @@ def to_html(document: Document) -> str:
 def _page_data(document: Document) -> dict[str, Any]:
     """The document by columns, names once, numbers rounded, long histories thinned."""
     methods = titled(document)
-    splits = [split for split in SPLITS if any(results(method, split) for method in methods)]
+    there = [split for split in SPLITS if any(results(method, split) for method in methods)]
+    splits = [split for split in there if any(document["samples"][split])]  # else no sample has a group
     plain = ("tolerance", "confidence", "epochs", "pruning_epochs", "parameters")
     audits = sum(len(run.get("audits") or {}) for method in methods for run in method["runs"])
     kept = max(20, MOST_AUDIT_ROWS // max(audits, 1))

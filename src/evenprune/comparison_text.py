@@ -73,6 +73,8 @@ def _figures(method: Document, splits: Sequence[str]) -> list[str]:
 
 
 def _met(runs: Sequence[Document], tolerance: float, split: str) -> str:
+    if all(run[split]["max_excess_gap"] is None for run in runs):
+        return MISSING
     return f"{sum(within(run, tolerance, split) for run in runs)}/{len(runs)}"
 
 

@@ -223,6 +223,11 @@ class Method:
         return self.multipliers_on == FOLDS
 
     @property
+    def needs_groups(self) -> bool:
+        """Whether it looks at the groups of the training samples."""
+        return self.rows != "none" or self.sampling == "balanced" or self.importance != "magnitude"
+
+    @property
     def needs_teacher(self) -> bool:
         """Whether it takes the dense model's answers to every training sample."""
         return self.distill > 0 or self.focus > 0 or self.targets == "corrected"

@@ -244,7 +244,8 @@ def _refuse_bias(wanted: Experiment, given: dict[str, Any], groups: Any) -> None
 
     named, _ = splits.gathered(given["train"], {name: given[name] for name in given if name != "train"})
     try:
-        problems = biased_runs.problems(samples.read(named, groups))
+        needed = any(method.needs_groups for method in wanted.methods())
+        problems = biased_runs.problems(samples.read(named, groups, needs_groups=needed))
     except InputProblems:
         return
     if problems:

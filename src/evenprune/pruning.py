@@ -58,11 +58,12 @@ def prune(
     model: the dense model, trained; it is not changed. It maps a batch of inputs to logits [batch, classes].
     train, heldout, audit: three splits, each (inputs, labels, groups) as tensors or arrays, or a map-style
         data set of such items. Groups are one column, or a mapping of columns, whose intersections are the
-        groups; −1 or None: not known. A data set is read once, before the training: random augmentation
-        belongs in Recipe(augment=…). On `audit` (also called `test`) nothing is trained or chosen: samples
-        that are in two splits are refused or noted. Choices are made on `heldout` (also called `validation`),
-        if it is given: multipliers can follow it (multipliers_on="heldout"), a best epoch can be picked on it
-        (keep_on="heldout"), and `select` chooses on it.
+        groups; −1 or None: not known. Training samples may be (inputs, labels) where no method looks at their
+        groups: nft, kd, performance_weighted. A data set is read once, before the training: random
+        augmentation belongs in Recipe(augment=…). On `audit` (also called `test`) nothing is trained or
+        chosen: samples that are in two splits are refused or noted. Choices are made on `heldout` (also
+        called `validation`), if it is given: multipliers can follow it (multipliers_on="heldout"), a best
+        epoch can be picked on it (keep_on="heldout"), and `select` chooses on it.
     groups: which columns to take; or, as {"race": ["White", "Black", …]}, names for the codes 0, 1, …
     sparsity, method, seeds: one run for each combination; all runs train as one fleet where that can be.
     recipe: how to train (epochs, optimizer, what is pruned, …); see Recipe.
@@ -212,7 +213,7 @@ def _checked(
     Also notes on samples that a split shares with another one.
     """
     try:
-        data = samples.read(given, groups)
+        data = samples.read(given, groups, needs_groups=any(run.method.needs_groups for run in runs))
     except InputProblems as error:
         raise InputProblems(problems + error.problems + _mask_problems(model, runs, recipe)) from None
     classes, found = look_at_outputs(model, data.splits["train"], "the training inputs")

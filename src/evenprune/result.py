@@ -44,6 +44,7 @@ TRAINED = (
 DIAGNOSED = (
     "Gradient norm and largest Hessian eigenvalue are the dense model's, on these samples (Tran et al.)."
 )
+UNGROUPED = "No group of the training samples is known: nothing is said of gaps there."
 CHOSEN = "Choices were made on these samples: gaps here are smaller than on unseen data."
 
 
@@ -81,9 +82,14 @@ class Result:
     def audits(self) -> dict[str, BySplit[Audit]]:
         """By run and split: result.audits["CEAG, seed 0"]["test"]; "audit" is another name of "test"."""
         return {
-            name: BySplit({split: self._audit(name, one, split) for split in self.dense})
+            name: BySplit({split: self._audit(name, one, split) for split in self.audited})
             for name, one in zip(self.names, self.fitted, strict=True)
         }
+
+    @property
+    def audited(self) -> list[str]:
+        """The splits; without training samples of which no group is known."""
+        return [split for split in self.dense if split != TRAIN or self.samples.grouped_train]
 
     def _audit(self, name: str, one: Fitted, split: str) -> Audit:
         answers = one.predictions[split]
@@ -163,6 +169,7 @@ class Result:
         """What the table does not say: few or shared samples, idle multipliers, divergence and the like."""
         train = len(self.samples.splits[TRAIN])
         found = [*self.warned, *(note for notes in self.shared.values() for note in notes)]
+        found += [] if self.samples.grouped_train else [UNGROUPED]
         for label, runs in self._by_method().items():
             ended = {one.run.seed: one.diverged for one in runs if one.diverged is not None}
             method, trained = runs[0].run.method, [o for o in runs if o.history and o.diverged is None]
@@ -369,7 +376,8 @@ def _methods(result: Result, pages: Pages) -> list[dict[str, Any]]:
 
 def _run(result: Result, fitted: Fitted, name: str, pages: Pages) -> dict[str, Any]:
     audits = result.audits[name]
-    splits = {s: result._gaps(fitted, s) | {"verdict": audits[s].verdict} for s in result.dense}
+    verdicts = {split: audits[split].verdict if split in audits else None for split in result.dense}
+    splits = {s: result._gaps(fitted, s) | {"verdict": verdicts[s]} for s in result.dense}
     return {
         "seed": fitted.run.seed,
         "sparsity": float(fitted.masks.sparsity[0]),

@@ -29,37 +29,62 @@ Scaling = tuple[Tensor | None, Tensor | None]  # mean and deviation of each chan
 class Samples:
     """All splits of an experiment, with the same groups in each."""
 
-    names: tuple[str, ...]  # of the groups that the training data has
+    names: tuple[str, ...]  # of the groups that the training data has, or, if it has none, all splits
     splits: dict[str, Split]  # group ids point into names; −1: missing, or not in the training data
     columns: dict[str, Columns]  # what an audit groups by
     unseen: dict[str, tuple[str, ...]]  # groups of each split that the training data has not
 
+    @property
+    def grouped_train(self) -> bool:
+        """Whether the group of any training sample is known."""
+        return bool((self.splits["train"].groups >= 0).any())
 
-def read(data: Mapping[str, Any], groups: Groups) -> Samples:
-    """Splits by name, "train" among them, or one error that lists every problem."""
+
+def read(data: Mapping[str, Any], groups: Groups, *, needs_groups: bool = True) -> Samples:
+    """Splits by name, "train" among them, or one error that lists every problem.
+
+    needs_groups: whether the training samples must have groups. Where they have none, groups are those of the
+    other splits.
+    """
     problems: list[str] = []
     parts = {}
     for name, value in data.items():
         try:
-            parts[name] = _parts(value, groups)
+            parts[name] = _parts(value, groups, optional=name == "train" and not needs_groups)
             problems += [f"{name}: {p}" for p in _problems(*parts[name])]
         except (TypeError, ValueError) as error:
             problems.append(f"{name}: {error}")
     scaling = {name: _scaling(value) for name, value in data.items()}
     if not problems:
-        columns = {name: own for name, (_, _, own) in parts.items()}
+        columns = _filled({name: own for name, (_, _, own) in parts.items()}, len(parts["train"][1]))
         problems += _form_problems({name: inputs for name, (inputs, _, _) in parts.items()})
-        problems += _scaling_problems(scaling) + _column_problems(columns) + _unauditable(columns)
+        problems += _scaling_problems(scaling) + _column_problems(columns)
+        without = not needs_groups and _unknown(columns["train"])
+        problems += _unauditable({n: own for n, own in columns.items() if n != "train" or not without})
         problems += _one_class(parts["train"][1])
     if problems:
         raise InputProblems(problems)
     ids, names = _encode_together(columns)
-    seen = np.unique(ids["train"][ids["train"] >= 0])  # groups of the training data
+    known = ids if _unknown(columns["train"]) else {"train": ids["train"]}
+    seen = np.unique(np.concatenate([own[own >= 0] for own in known.values()]))  # groups of the training data
     place = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry serves id −1
     place[seen] = np.arange(len(seen))
     splits = {n: Split(x, y, torch.as_tensor(place[ids[n]]), *scaling[n]) for n, (x, y, _) in parts.items()}
     unseen = {n: tuple(names[i] for i in np.setdiff1d(own[own >= 0], seen)) for n, own in ids.items()}
     return Samples(tuple(names[i] for i in seen), splits, columns, unseen)
+
+
+def _filled(columns: dict[str, Columns], samples: int) -> dict[str, Columns]:
+    """Training samples that came without groups get those of another split, none of them known."""
+    if columns["train"]:
+        return columns
+    named = next((own for own in columns.values() if own), {})
+    return columns | {"train": {name: np.full(samples, None, dtype=object) for name in named}}
+
+
+def _unknown(columns: Columns) -> bool:
+    """Whether no sample has a group."""
+    return len(encode(columns)[1]) == 0
 
 
 def _encode_together(columns: Mapping[str, Columns]) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
@@ -170,16 +195,16 @@ def _unauditable(columns: Mapping[str, Columns]) -> list[str]:
     return found
 
 
-def _parts(data: Any, groups: Groups) -> tuple[Any, Tensor, Columns]:
-    """Inputs, labels and the chosen group columns of one split."""
-    inputs, labels, given = _three(data)
+def _parts(data: Any, groups: Groups, *, optional: bool) -> tuple[Any, Tensor, Columns]:
+    """Inputs, labels and the chosen group columns of one split; no column where groups may be missing."""
+    inputs, labels, given = _three(data, optional=optional)
     if isinstance(data, NamedSplit) and not isinstance(groups, Mapping):
         given = data.group_names()
-    if given is None:
+    if given is None and not optional:
         raise ValueError("groups is None; give one value per sample (−1 or None where it is not known)")
     ids = torch.zeros(len(labels), dtype=torch.int64)  # the groups are read from their columns
     split = as_split((_tensor(inputs), _tensor(_numbers(labels)), ids))
-    return split.inputs, split.labels, _chosen(given, groups)
+    return split.inputs, split.labels, {} if given is None else _chosen(given, groups)
 
 
 def _numbers(labels: Any) -> Any:
@@ -200,8 +225,11 @@ def _tensor(values: Any) -> Tensor:
         return torch.as_tensor(values)
 
 
-def _three(data: Any) -> tuple[Any, Any, Any]:
-    """(x, y, g) of tensors, of a data set, or of a Split; g is one column, or a mapping of columns."""
+def _three(data: Any, *, optional: bool) -> tuple[Any, Any, Any]:
+    """(x, y, g) of tensors, of a data set, or of a Split; g is one column, or a mapping of columns.
+
+    optional: (x, y) will do.
+    """
     if isinstance(data, Split):
         return data.inputs, data.labels, data.groups
     if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
@@ -210,8 +238,9 @@ def _three(data: Any) -> tuple[Any, Any, Any]:
             "(with __len__ and __getitem__). Of a DataLoader, pass its .dataset."
         )
     if isinstance(data, tuple | list) and data and hasattr(data[0], "shape"):
-        return _exactly_three(tuple(data))
-    return _exactly_three(getattr(data, "tensors", None) or _read_items(data))
+        return _exactly_three(tuple(data), optional=optional)
+    read = getattr(data, "tensors", None) or _read_items(data, optional=optional)
+    return _exactly_three(read, optional=optional)
 
 
 def _scaling(data: Any) -> Scaling:
@@ -225,7 +254,9 @@ def _scaling(data: Any) -> Scaling:
     return mean, std
 
 
-def _exactly_three(columns: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def _exactly_three(columns: tuple[Any, ...], *, optional: bool) -> tuple[Any, Any, Any]:
+    if optional and len(columns) == 2:
+        columns = (*columns, None)
     if len(columns) != 3:
         raise ValueError(
             f"each sample must be (input, label, group), but has {len(columns)} parts; the group is one "
@@ -234,16 +265,18 @@ def _exactly_three(columns: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     return columns[0], columns[1], columns[2]
 
 
-def _read_items(data: Any) -> tuple[Any, ...]:
+def _read_items(data: Any, *, optional: bool) -> tuple[Any, ...]:
     """Every item once: a data set that augments at random gives one fixed variant (see Recipe.augment)."""
     if not len(data):
         raise ValueError("there are no samples")
     items = [data[i] for i in range(len(data))]
+    pairs = optional and isinstance(items[0], tuple | list) and len(items[0]) == 2
     for i, item in enumerate(items):
-        if not isinstance(item, tuple | list) or len(item) != 3:
-            raise ValueError(f"sample {i} is {_kind(item)}; each must be (input, label, group)")
-    inputs, labels, given = zip(*items, strict=True)
-    return _stacked(inputs), torch.as_tensor(_whole_numbers(labels)), _by_column(given)
+        if not isinstance(item, tuple | list) or len(item) != (2 if pairs else 3):
+            form = "(input, label), as the first is" if pairs else "(input, label, group)"
+            raise ValueError(f"sample {i} is {_kind(item)}; each must be {form}")
+    inputs, labels, *given = zip(*items, strict=True)
+    return _stacked(inputs), torch.as_tensor(_whole_numbers(labels)), *map(_by_column, given)
 
 
 def _kind(value: Any) -> str:
