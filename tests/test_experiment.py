@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 
 from evenprune import methods
 from evenprune.augment import Both, Crop, Flip
-from evenprune.experiment import Experiment, build_method, parse_seeds
+from evenprune.experiment import FAST, Experiment, build_method, parse_seeds
 
 GOOD = Experiment(model="m.py:f", data="faces.npz", groups=("race",), tolerance=0.01)
 
@@ -38,7 +38,7 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
         "bin": ("race=3",), "merge_below": 30, "augment": ("flip",), "heldout_share": 0.2, "fleet": 2,
     }  # fmt: skip
     ids = {replace(GOOD, **{name: value}).id for name, value in changes.items()}
-    after = {"select": "heldout", "class_bias": True, "diagnostics": True}  # no other training
+    after = {"select": "heldout", "class_bias": True, "diagnostics": True, "without": ("graph",)}
     assert set(changes) | {"device", "out", "cache", *after} == {f.name for f in fields(Experiment)}
     assert len(ids | {GOOD.id}) == len(changes) + 1
     assert replace(GOOD, device="cuda", out="elsewhere", cache="x", **after).id == GOOD.id
@@ -56,7 +56,7 @@ def test_all_problems_are_named_at_once() -> None:
         sparsity=1.0, tolerance=2, epochs=0, lr=float("nan"), optimizer="adm", schedule="step", pattern="2",
         seeds=(1, 1), method=("ceag:k=0", "nonsense", "ceag:kk=3"), confidence=1.5, batch_size=0,
         image_size=0, test_share=1.0, corrupt="keep", bin=("age=3,x", "sex=4"), merge_below=0,
-        augment=("flop", "crop:x"), heldout_share=1.0, fleet=0,
+        augment=("flop", "crop:x"), heldout_share=1.0, fleet=0, without=("graph", "grap", "kernels"),
     )  # fmt: skip
     said = "\n".join(wrong.problems())
     for part in (
@@ -69,6 +69,7 @@ def test_all_problems_are_named_at_once() -> None:
         "corrupt is 'keep': choose refuse or skip", "bin is 'age=3,x': 'x' is no number",
         "bin names column 'sex', which is no group", "merge_below is 0", "augment is 'flop'",
         "augment is 'crop:x'", "heldout_share is 1.0", "fleet is 0",
+        "without is grap, kernels: choose compile or graph or channels-last or data-on-device",
     ):  # fmt: skip
         assert part in said
     assert GOOD.problems() == []
@@ -155,6 +156,10 @@ def test_the_recipe_has_what_the_experiment_says() -> None:
     assert isinstance(replace(wanted, optimizer="adamw").recipe().optimizer(weights), AdamW)
     assert replace(wanted, schedule="constant").recipe().scheduler is None
     assert (recipe.fleet_size, replace(wanted, fleet=2).recipe().fleet_size) == (None, 2)
+    assert (recipe.compile, recipe.graph, recipe.channels_last, recipe.data_on_device) == (None,) * 4
+    assert replace(wanted, without=("graph",)).recipe().compile is None
+    slow = replace(wanted, without=FAST).recipe()
+    assert (slow.compile, slow.graph, slow.channels_last, slow.data_on_device) == (False,) * 4
     assert recipe.augment is None
     assert replace(wanted, augment=("flip", "crop:2")).recipe().augment == Both(Flip(), Crop(2))
     late = replace(wanted, schedule="steps:0.5,0.75", epochs=8).recipe().scheduler

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evenprune import architectures, built_in, data_source, methods
+from evenprune.compiling import Unsupported
 from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.models import mlp
@@ -267,6 +268,21 @@ def test_a_memory_that_is_too_small_is_one_message(
 def test_a_diverged_training_names_the_flag(at_home: dict[str, Any]) -> None:
     with pytest.raises(InputProblems, match=r"Lower the learning rate or the dual step, set --clip-norm"):
         conducted(PruneFlags(**at_home | {"lr": 1e30, "out": "runs/wild"}))
+
+
+def test_what_cannot_be_fast_names_the_flag_that_turns_it_off(
+    at_home: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(*_: Any, **__: Any) -> None:
+        raise Unsupported("A step cannot be captured as a CUDA graph. Train with Recipe(graph=False).")
+
+    with monkeypatch.context() as once:
+        once.setattr("evenprune.training._train", unfit)
+        with pytest.raises(InputProblems, match=r"Train with --without graph\."):
+            conducted(PruneFlags(**at_home | {"out": "runs/unfit"}))
+    slow = ["graph,compile,channels-last"]
+    result, _, _ = conducted(PruneFlags(**at_home | {"without": slow, "out": "runs/slow"}))
+    assert (result.recipe.graph, result.recipe.compile, result.recipe.channels_last) == (False,) * 3
 
 
 def test_notes_of_a_result_name_flags(at_home: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ CHOICES = {
 }
 
 
+FAST = ("compile", "graph", "channels-last", "data-on-device")  # what makes training fast on a GPU
+
 # Names that are another method with settings.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"fairgrape-fast": ("fairgrape", {"fast": True})}
 
@@ -93,6 +95,9 @@ class Experiment:
     evaluate_every: int = told(1, "Epochs between evaluations on train and test.", metavar="N")
     fleet: int | None = told(None, "Runs that train at once, at most; all of them.", metavar="N")
     confidence: float = told(0.95, "Confidence of the audits.", metavar="X")
+    without: tuple[str, ...] = told(
+        (), "Off: compile, graph, channels-last, data-on-device.", metavar="NAME", identity=False
+    )
     device: str = told("auto", "cpu, cuda …; auto: a GPU if there is one.", metavar="D", identity=False)
     cache: str = told("", "Folder of decoded images (runs/image-cache).", metavar="DIR", identity=False)
     out: str = told("", "Folder of the results, to resume from (runs/ID).", metavar="DIR", identity=False)
@@ -144,6 +149,7 @@ class Experiment:
             exclude=self.exclude,
             evaluate_every=self.evaluate_every,
             fleet_size=self.fleet,
+            **{name.replace("-", "_"): False for name in self.without},  # type: ignore[arg-type]  # checked
         )
 
 
@@ -157,6 +163,8 @@ def _text_problems(e: Experiment) -> Iterator[str]:
     for name, words in CHOICES.items():
         if getattr(e, name) not in words:
             yield f"{name} is {getattr(e, name)!r}: choose {' or '.join(words)}"
+    if unknown := [name for name in e.without if name not in FAST]:
+        yield f"without is {', '.join(unknown)}: choose {' or '.join(FAST)}"
     if not _SCHEDULE.fullmatch(e.schedule):
         yield f"schedule is {e.schedule!r}: choose cosine, constant, or steps as steps:0.6,0.8,0.9"
     if e.pattern and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", e.pattern):

@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint, fairgrape
-from evenprune.compiling import compiled, compiles
+from evenprune.compiling import Unsupported, compiled, compiles
 from evenprune.constraint import Plan, State
 from evenprune.divergence import Rest, nobody
 from evenprune.draws import augment_draws, balance_of, heldout_order, leaving_out, sample_order
@@ -326,7 +326,7 @@ def forward_backward(loop: Loop) -> None:
         torch.autograd.backward(batch.primal, weights)
     except RuntimeError as error:
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise RuntimeError(
+            raise Unsupported(
                 f"The backward pass cannot be compiled ({error}). Train with Recipe(compile=False)."
             ) from error
         raise

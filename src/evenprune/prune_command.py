@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from evenprune.experiment import BUILT_IN, Experiment, parse_seeds
+from evenprune.experiment import BUILT_IN, FAST, Experiment, parse_seeds
 from evenprune.tally import InputProblems
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def experiment_of(flags: Any) -> Experiment:
 
 
 def _value(name: str, value: Any) -> Any:
-    if (name in SEPARATED and len(value) == 1) or name == "augment":
+    if (name in SEPARATED and len(value) == 1) or name in ("augment", "without"):
         return tuple(part.strip() for text in value for part in text.split(",") if part.strip())
     return parse_seeds(value) if name == "seeds" else tuple(value) if isinstance(value, list) else value
 
@@ -107,6 +107,7 @@ def _value(name: str, value: Any) -> Any:
 HELDOUT_ROWS = "--heldout-share 0.2, or mark samples as validation in the column of the splits"
 # What messages of the library say, as a user of the command line has it.
 AS_FLAGS = {
+    **{f"Recipe({name.replace('-', '_')}=False)": f"--without {name}" for name in FAST},
     "recipe.batch_size": "--batch-size",
     "recipe.fleet_size =": "--fleet",
     "recipe.clip_norm": "--clip-norm",
@@ -132,13 +133,17 @@ AS_FLAGS = {
 def _refusing() -> Iterator[None]:
     """What goes wrong in practice becomes one plain message; a defect of ours keeps its trace."""
     from evenprune.checkpoint import CheckpointError, DifferentExperiment
+    from evenprune.compiling import Unsupported
     from evenprune.training import NoRoom, NotFinite
 
     try:
         yield
     except InputProblems as error:
         raise InputProblems([in_flags(problem) for problem in error.problems]) from error
-    except (CheckpointError, DifferentExperiment, NoRoom, NotFinite, OSError, ImportError) as error:
+    except (
+        *(CheckpointError, DifferentExperiment, NoRoom, NotFinite, Unsupported),
+        *(OSError, ImportError),
+    ) as error:
         raise InputProblems([in_flags(str(error))]) from error
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from evenprune.compiling import Unsupported
+
 WARM_UP = 3  # plain calls before a capture: kernels are compiled and chosen, momenta come into being
 
 
@@ -55,7 +57,7 @@ class Replay:
         except RuntimeError as error:
             if full := _out_of_memory(error):
                 raise full from None
-            raise RuntimeError(
+            raise Unsupported(
                 f"A step cannot be captured as a CUDA graph: {error}\n"
                 "Something in the model, the augmentation or the optimizer reads a value back from the GPU. "
                 "Train with Recipe(graph=False)."
