@@ -435,6 +435,20 @@ def test_held_out_and_audit_are_names_of_splits_and_others_are_understood() -> N
         one.audits["CEAG, seed 0"]["dev"]
 
 
+def test_a_kept_epoch_that_is_beyond_the_tolerance_is_told() -> None:
+    def notes(tolerance: float) -> list[str]:
+        kept = methods.ceag(tolerance=tolerance, k=4, keep="feasible", keep_on="heldout")
+        with warnings.catch_warnings(action="ignore"):
+            found = call(method=kept, heldout=HELD, seeds=2, tolerance=0.05)
+        gaps = {run.run.seed: found._gaps(run, "heldout")["max_excess_gap"] for run in found.fitted}
+        assert all((gap > tolerance) == (tolerance == 0) for gap in gaps.values())
+        return [note for note in found.notes if "no epoch" in note]
+
+    (note,) = notes(0.0)
+    assert note.startswith("CEAG: no epoch with seeds 0, 1 kept every group within ε = 0 on the held-out")
+    assert notes(0.9) == []
+
+
 def warnings_of(*every: methods.Method, **changes: Any) -> tuple[str, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

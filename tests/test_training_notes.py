@@ -14,6 +14,7 @@ from evenprune.training_notes import (
     dual_step,
     idle_multipliers,
     negative_weights,
+    none_feasible,
     otherwise_in_evaluation,
     standard_errors,
     too_few,
@@ -34,6 +35,15 @@ def test_the_step_brings_the_multipliers_to_the_order_of_one_half() -> None:
     assert "on the training data against ε = 1." in note
     step = float(re.search(r"dual_lr=(\S+) instead of 0.002", note)[1])  # type: ignore[index]
     assert step * violations.sum() == pytest.approx(0.5, rel=0.35)  # one digit
+
+
+def test_a_run_that_keeps_its_best_feasible_epoch_says_where_it_had_none() -> None:
+    kept = replace(CEAG, keep="feasible", keep_on="heldout")
+    assert none_feasible("CEAG", kept, gaps={0: 0.01, 1: -0.02}, runs=2) == []
+    (one,) = none_feasible("CEAG", kept, gaps={0: 0.02}, runs=1)
+    assert one.startswith("CEAG: no epoch kept every group within ε = 1 on the held-out data. Kept is the")
+    (two,) = none_feasible("CEAG", kept, gaps={2: 0.02, 0: 0.03, 1: 0.0}, runs=3)
+    assert two.startswith("CEAG: no epoch with seeds 0, 2 kept every group")
 
 
 def test_multipliers_that_began_late_are_not_pushed_beyond_reason() -> None:

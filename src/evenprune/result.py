@@ -28,6 +28,7 @@ from evenprune.training_notes import (
     diverged,
     idle_multipliers,
     negative_weights,
+    none_feasible,
     otherwise_in_evaluation,
     unmeasured,
 )
@@ -179,6 +180,10 @@ class Result:
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
             known = [gap for gap in gaps if gap is not None]
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
+            if method.keep == "feasible" and method.keep_on is not None:
+                kept = {one.run.seed: self._gaps(one, method.keep_on)["max_excess_gap"] for one in trained}
+                met = {seed: gap for seed, gap in kept.items() if gap is not None}
+                found += none_feasible(label, method, gaps=met, runs=len(runs))
             counts = [run_figures.negative_weights(one) for one in trained]
             found += negative_weights(label, method, counts=counts, weights=steps * self.recipe.batch_size)
             found += otherwise_in_evaluation(label, _in_both_modes(trained))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from evenprune.iterates import is_within
 from evenprune.limits import sample_size
 from evenprune.method import Method
 from evenprune.plan import groups_have
@@ -15,7 +16,10 @@ from evenprune.wording import quoted
 IDLE = 0.1  # a sum of multipliers below it hardly weighs anything
 WANTED = 0.5  # the sum that a proposed dual step aims at
 OTHERWISE = 0.1  # accuracy on the training samples that evaluation may lose against training mode
-WHERE = {None: "on the training data", "folds": "on the training data", "heldout": "on the held-out data"}
+WHERE = {
+    **dict.fromkeys((None, "train", "folds"), "on the training data"),
+    "heldout": "on the held-out data",
+}
 
 
 def constrains_gaps(method: Method) -> bool:
@@ -66,6 +70,22 @@ def dual_step(method: Method, *, gap: float, reached: float, steps: int) -> floa
     past = reached / method.dual_lr if method.dual_lr else 0.0
     violations = max(past, (gap - method.tolerance - method.dead_zone) * steps)
     return float(f"{WANTED / violations:.1g}")
+
+
+def none_feasible(title: str, method: Method, *, gaps: Mapping[int, float], runs: int) -> list[str]:
+    """That a run which keeps its best feasible epoch had none; nothing if all had.
+
+    gaps: by seed, max ψ of the epoch that was kept, on the samples that it was kept by.
+    """
+    beyond = [seed for seed, gap in sorted(gaps.items()) if not is_within(gap, method.tolerance)]
+    if not beyond:
+        return []
+    seeds = "" if runs == 1 else f" with seed{'s' * (len(beyond) > 1)} {', '.join(map(str, beyond))}"
+    return [
+        f"{title}: no epoch{seeds} kept every group within ε = {_points(method.tolerance)} "
+        f"{WHERE[method.keep_on]}. Kept is the most accurate one that is not shown there to be beyond it, "
+        "or, if all are, the one with the smallest max ψ."
+    ]
 
 
 def negative_weights(title: str, method: Method, *, counts: Sequence[int], weights: int) -> list[str]:
