@@ -58,6 +58,9 @@ def main(words: list[str]) -> None:
 
 def asked(words: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Benchmarks, each with the numbers that follow its name."""
+    if {"-h", "--help"} & set(words):
+        print(f"{__doc__}\nThere are {', '.join(NAMES)}; if asked for, {', '.join(ASKED_FOR)}.")
+        sys.exit()
     found: list[tuple[str, tuple[int, ...]]] = []
     problems = []
     for word in words:

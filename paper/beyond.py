@@ -60,6 +60,7 @@ from paper.beyond_flags import (
     recipe_of,
     settings_of,
     source_of,
+    timed_methods,
     tune_seeds,
     weights_of,
     with_part,
@@ -156,7 +157,7 @@ def run_cells(flags: Namespace, where: Where) -> None:
 
 def timing(flags: Namespace, where: Where) -> None:
     grid, recipe = grid_of(flags), recipe_of(flags)
-    names = [n for n in flags.methods or beyond_timing.TIMED if n not in flags.without]
+    names = timed_methods(flags)
     beyond_timing.refuse(recipe, names)
     bench = Bench(views_from(flags, where, folds=False), grid, recipe, source_of(flags).augment)
     beyond_timing.time_methods(bench, flags.fleet, where, names=names, again=flags.again)

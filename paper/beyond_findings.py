@@ -8,9 +8,12 @@ from paper.beyond_cells import NO_LABELS, SMALL, SPARSITY, TOLERANCE
 from paper.beyond_measures import PAYERS, name_of
 from paper.beyond_methods import (
     BIAS,
+    BOTH,
     BY_SIZE,
     FORMULATIONS,
+    KD,
     OF_ONE_SIZE,
+    PASSES,
     SPARSER,
     STUDY,
     grouped,
@@ -115,19 +118,21 @@ ENOUGH = 3  # settings, for a share of them to say something
 def headline(found: Sequence[Block]) -> str:
     if not found:
         return "No run is finished yet."
-    told, base = standings(found), baseline(found[0].against)
+    whole = [block for block in found if block.setting.heldout_used is None] or found  # each task once
+    told, base = standings(whole), baseline(found[0].against)
     if not told:
         return f"Nothing can be compared with {base} yet."
     what = "the worst group's excess gap"
     helps, seems = (_in_settings(told, word) for word in ("better", "seems better"))
+    rest = f"{_spared(whole)}{_beyond_distillation(whole)}"
     if helps:
-        verb = "keeps" if len(helps) == 1 else "keep"
+        verb, some = "keeps" if len(helps) == 1 else "keep", " in some setting" if len(whole) > 1 else ""
         return (
             f"On unseen data {len(helps)} of {len(told)} methods {verb} {what} clearly below that of {base}"
-            f"{_above_all(told) or ': ' + listed(helps)}.{_spared(found)}"
+            f"{some}{_above_all(told) or ': ' + listed(helps)}.{rest}"
         )
     less = f"; with {len(seems)} of {len(told)} it is lower in every seed of some setting" if seems else ""
-    return f"On unseen data no method keeps {what} clearly below that of {base}{less}.{_spared(found)}"
+    return f"On unseen data no method keeps {what} clearly below that of {base}{less}.{rest}"
 
 
 def _above_all(told: Standings) -> str:
@@ -154,6 +159,19 @@ def _spared(found: Sequence[Block]) -> str:
     beyond = " With {} of {} they are farther ahead of the average than they had been behind."
     parts = ((spared, better), (beyond, over))
     return "".join(said.format(count, len(told)) for said, count in parts if count)
+
+
+def _beyond_distillation(found: Sequence[Block]) -> str:
+    """Of multipliers with distillation, what is theirs."""
+    entries = [entry for block in found for entry in block.faced.get(KD, [])]
+    counted = [_standings(entries, measure).get(BOTH, []) for measure in (HARM, PAYERS)]
+    if len(counted[0]) < ENOUGH:
+        return ""
+    worst, payers = (own.count("better") for own in counted)
+    return (
+        f" Beyond {KD}, {BOTH} lowers the worst gap clearly in {worst} of {_settings(len(counted[0]))}, and "
+        f"spares those who pay in {payers}."
+    )
 
 
 def study_findings(found: Sequence[Block]) -> list[Finding]:
@@ -431,12 +449,18 @@ def unrun(found: Sequence[Block]) -> list[str]:
 
 
 def _one_size(found: Sequence[Block]) -> list[str]:
-    """Tasks that were run with a single number of held-out samples."""
+    """Tasks whose multipliers followed a single number of held-out samples."""
     numbers: dict[str, set[int]] = {}
     for block in found:
+        if PASSES not in {entry.method for entry in block.entries}:
+            continue
         task = f"{dataset(block.setting.dataset)}, groups by {visible(block.setting.groups)}"
         numbers.setdefault(task, set()).add(block.heldout_samples)
-    return [f"{task}: other numbers of held-out samples" for task, own in numbers.items() if len(own) == 1]
+    return [
+        f"{task}: multipliers with other numbers of held-out samples"
+        for task, own in numbers.items()
+        if len(own) == 1
+    ]
 
 
 def _lacking(block: Block) -> list[str]:

@@ -12,7 +12,7 @@ from evenprune.tally import InputProblems
 from paper import beyond_cells, command_line, runner
 from paper.beyond_cells import DATASET, GROUPINGS, NO_LABELS, Cell, Grid, tolerance_of
 from paper.beyond_data import SOURCES, Source, el_steps_of, steps_of
-from paper.beyond_methods import BIAS, FORMULATIONS, KINDS, STUDY
+from paper.beyond_methods import BIAS, FORMULATIONS, KINDS, ONCE, STUDY
 from paper.beyond_plan import PARTS, Part
 from paper.beyond_results import Origin
 from paper.cells import seeds_in
@@ -100,9 +100,20 @@ def study_methods(flags: Namespace, used: float | None) -> list[str]:
     """With fewer held-out samples, the methods that look at them: the others would be the same runs again."""
     if flags.methods:
         return list(flags.methods)
-    left_out = [*flags.without, *([BIAS] if flags.groups in NO_LABELS else [])]
-    kept = {name: kind for name, kind in STUDY.items() if name not in left_out}
+    kept = {name: kind for name, kind in STUDY.items() if name not in _left_out(flags)}
     return [name for name, kind in kept.items() if used is None or kind.sees_heldout]
+
+
+def timed_methods(flags: Namespace) -> list[str]:
+    """Those that are named, or all of the study and the other rivals; companions have costs of their own."""
+    if flags.methods:
+        return [name for name in flags.methods if name not in flags.without]
+    usual = [name for name in {**STUDY, **ONCE} if not KINDS[name].crossed]
+    return [name for name in usual if name not in _left_out(flags)]
+
+
+def _left_out(flags: Namespace) -> list[str]:
+    return [*flags.without, *([BIAS] if flags.groups in NO_LABELS else [])]
 
 
 def formulated(flags: Namespace, used: float | None) -> list[str]:

@@ -152,7 +152,7 @@ def _findings(found: Sequence[Block]) -> Section:
         f"On unseen data, minus {base}'s, in points: mean ± standard deviation over seeds; the limits of the "
         "mean, and in how many seeds it is better. Coloured if in all, bold if clearly. What overshoots "
         f"puts payers farther ahead of the average than they are behind it with {base}. The row of {base} "
-        "is its own value. A dash: not planned there. Settings that look at fewer held-out samples follow "
+        "is its own value. A dash: not run there. Settings that look at fewer held-out samples follow "
         "below."
     )
     said = f"<h3>In words</h3>{findings_list(findings.study_findings(found))}"

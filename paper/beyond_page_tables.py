@@ -236,7 +236,8 @@ def timing_table(timed: Sequence[Mapping[str, Any]]) -> str:
     names = ["Method", "task", "runs at once", "seconds a run", "epochs timed", "device"]
     body = "".join(
         f"<tr>{row_head(one['method'])}"
-        f"{cell(escaped(words.dataset(one['dataset'])), below=escaped(one['groups']))}"
+        f"<td>{escaped(words.dataset(one['dataset']))}"
+        f'<small class="below">{escaped(one["groups"])}</small></td>'
         f"{cell(str(one['fleet']))}{cell(words.seconds_of(one))}{cell(str(one['epochs']))}"
         f"<td><small>{escaped(one['versions']['device'])}</small></td></tr>"
         for one in timed

@@ -7,11 +7,9 @@ from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 from paper import beyond_results, results_file, runner
 from paper.beyond_cells import Cell, Grid, cells_of, runs_of, trained_as
-from paper.beyond_methods import KINDS, ONCE, STUDY
+from paper.beyond_methods import KINDS
 from paper.beyond_train import Bench
 from paper.runner import Where
-
-TIMED = [name for name in {**STUDY, **ONCE} if not KINDS[name].crossed]  # those have companions as well
 
 
 def refuse(recipe: Recipe, names: Sequence[str]) -> None:

@@ -601,7 +601,7 @@ def test_what_cannot_be_cross_fitted_is_refused(problem: Problem) -> None:
         model, data, scored
     )
     mixed = Run(method=methods.ceag(tolerance=0.01, multipliers_on="test"), sparsity=0.5)
-    assert "one split for all runs" in refused(model, data, run, mixed)
+    assert "one split for all runs of a call: prune once for each" in refused(model, data, run, mixed)
 
 
 def test_a_family_that_cannot_train_together_is_refused(problem: Problem) -> None:

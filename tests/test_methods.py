@@ -117,7 +117,7 @@ def test_all_faults_of_a_method_are_told_at_once() -> None:
         ({"distill": 1.5}, "distill is 1.5; it must lie in [0, 1]"),
         ({"temperature": 0}, "temperature is 0; it must be positive"),
         ({"floor": 0.1}, "focus is 0, so floor=0.1 has nothing to act on: give a focus above 0, or floor=0"),
-        ({"refresh": 10}, "estimator='ring' with refresh=10: full passes need"),
+        ({"refresh": 10}, "refresh=10 is of full passes, and estimator='ring' makes none: leave refresh"),
         ({"estimator": "pass", "refresh": 10}, "estimator='pass' needs multipliers_on"),
         ({"refresh": 1.5, "multipliers_on": "heldout"}, "refresh is 1.5; a whole number of steps"),
         (

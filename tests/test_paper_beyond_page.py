@@ -498,6 +498,25 @@ def test_of_many_methods_the_headline_names_the_one_that_helps_most_often() -> N
     assert beyond_findings._above_all(often) == ", above all f (2 of 3 settings)"
 
 
+def test_the_headline_counts_each_task_once_and_tells_distillation_from_multipliers() -> None:
+    lost = {"NFT": [WORSE] * 3, KD: [WORSE] * 3, BOTH: [EVEN] * 3}
+    tasks = [
+        {"augment": augment, "groups": groups} for augment, groups in ((False, "class"), (True, "class"))
+    ]
+    both = [made(lost, **task) for task in tasks]
+    few = made(lost, heldout_used=25)
+    assert headline(joined(*both)) == headline(joined(*both, few))
+    assert "clearly below that of plain fine-tuning (NFT) in some setting: CEAG held-out + KD (2 of 2" in (
+        headline(joined(*both))
+    )
+    assert "Beyond" not in headline(joined(*both))  # of two settings a share says little
+    three = [*both, made(lost, augment=True, sparsity=0.9)]
+    assert headline(joined(*three)).endswith(
+        " Beyond NFT + KD, CEAG held-out + KD lowers the worst gap clearly in 3 of 3 settings, and spares "
+        "those who pay in 3."
+    )
+
+
 def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:
     """Apples lose 6.7 points with NFT; ψ of (0, 600, 600) of 3,000 each is 0 − 13.3 %."""
     documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "CEAG": [(0, 600, 600)] * 3})
@@ -710,6 +729,11 @@ def test_the_page_says_when_the_question_of_payers_was_asked(html: str) -> None:
 # --- what is not there ---
 
 
+def told_of_one(names: list[str]) -> list[str]:
+    """Of one setting."""
+    return beyond_findings.unrun(blocks_of(made(dict.fromkeys(names, [EVEN] * 5))))
+
+
 def test_what_was_not_run_is_said_and_nothing_stands_in_its_place(found: list[Block], html: str) -> None:
     tables = Tables(html)
     unrun = [row for rows in tables.of("methods stack") for row in rows if row[1:] == [["not run yet"]]]
@@ -726,11 +750,11 @@ def test_what_was_not_run_is_said_and_nothing_stands_in_its_place(found: list[Bl
     assert "CIFAR-100, groups by class, with augmentation" in told
     assert "UTKFace, groups by race, without augmentation" in told
     assert "Formulations: two-sided" in told
-    assert not any("other numbers of held-out samples" in line for line in told)
-    told_of_one = beyond_findings.unrun(blocks_of(made({"NFT": [EVEN] * 5})))
-    assert "CIFAR-100, groups by class, with augmentation" in told_of_one
-    assert "CIFAR-100, groups by class, without augmentation" not in told_of_one
-    assert "CIFAR-100, groups by class: other numbers of held-out samples" in told_of_one
+    assert not any("other numbers of held-out samples" in line for line in told_of_one(["NFT"]))
+    one = told_of_one(["NFT", PASSES])
+    assert "CIFAR-100, groups by class, with augmentation" in one
+    assert "CIFAR-100, groups by class, without augmentation" not in one
+    assert "CIFAR-100, groups by class: multipliers with other numbers of held-out samples" in one
     shown = unescape(html).replace("\u00a0", " ").replace("Ψ<sub>PW</sub>", "Ψ_PW")
     assert [line for line in told if f"<li>{line}</li>" not in shown] == []
 

@@ -81,3 +81,12 @@ def test_the_audit_split_steers_nothing(setting):
             sparsity=0.5,
             method=method,
         )
+
+
+def test_an_option_that_a_recipe_has_not_is_told_with_where_it_is() -> None:
+    with pytest.raises(TypeError, match=r"Recipe has no option lr: it is the optimizer's, as optimizer=part"):
+        Recipe(lr=0.1)
+    with pytest.raises(TypeError, match=r"^Recipe has no option epoch; did you mean epochs\?$"):
+        Recipe(epoch=3)
+    with pytest.raises(TypeError, match=r"momentum: .*\. Recipe has no option colour; it takes epochs, "):
+        Recipe(colour=1, momentum=0.5)

@@ -50,6 +50,8 @@ def test_multipliers_that_began_late_are_not_pushed_beyond_reason() -> None:
     assert dual_step(CEAG, gap=0.03, reached=0.0, steps=500) == pytest.approx(0.05)
     assert dual_step(replace(CEAG, dual_lr=0.0), gap=0.03, reached=0.0, steps=500) == pytest.approx(0.05)
     assert dual_step(CEAG, gap=0.03, reached=1e-7, steps=500) == pytest.approx(0.05)
+    for small in (0.0101, 0.011, 0.02):
+        assert dual_step(CEAG, gap=small, reached=0.0, steps=500) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_multipliers_that_had_no_steps_are_told_without_a_step_to_propose() -> N
 def test_multipliers_that_are_made_to_rest_are_no_idle_ones() -> None:
     assert idle_multipliers("x", replace(CEAG, dead_zone=0.05), gaps=[0.05], sums=[0.0], steps=90) == []
     (note,) = idle_multipliers("x", replace(CEAG, dead_zone=0.04), gaps=[0.055], sums=[0.0], steps=100)
-    assert "dual_lr=1 instead of" in note  # 0.5 over 100 steps of 0.005
+    assert "dual_lr=0.5 instead of" in note  # 0.5 over 100 steps of the tolerance, 0.01
     passes = replace(CEAG, multipliers_on="heldout", estimator="pass", refresh=5, caution=1.645)
     (note,) = idle_multipliers("x", passes, gaps=[0.05], sums=[0.0], steps=90)
     assert "while max ψ by its lower limit is 5 points on the held-out data" in note

@@ -62,6 +62,8 @@ def measure(
     iterations (twice as many at most, where that one is negative). Each one costs a pass over the group.
     `answered`: what the model is known to answer, [samples]; one that answers otherwise is refused.
     """
+    if not isinstance(model, nn.Module):
+        raise InputProblems([f"model is {model!r:.80}, a {type(model).__name__}: give the dense model"])
     problems = [
         f"{name} is {number}: it must be at least 1"
         for name, number in (("batch_size", batch_size), ("iterations", iterations))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -23,22 +23,32 @@ def no_such(what: str, unknown: Sequence[str], there: Sequence[str]) -> str:
     )
 
 
-def _naming_options(cls: type[T]) -> type[T]:
-    """A dataclass whose constructor says which option it does not have, of the method by its name."""
-    init, there = cls.__init__, [f.name for f in fields(cls) if f.name != "name"]  # type: ignore[arg-type]  # a dataclass
+def naming_options(**elsewhere: str) -> Callable[[type[T]], type[T]]:
+    """A dataclass whose constructor says which option it does not have, of a method by its name.
 
-    @wraps(init)
-    def checked(self: T, **given: Any) -> None:
-        unknown = [name for name in given if name not in ("name", *there)]
-        if unknown:
-            raise TypeError(no_such(f"{given.get('name', cls.__name__)} has no option", unknown, there))
-        init(self, **given)
+    elsewhere: where people find what they may look for here, by its name.
+    """
 
-    cls.__init__ = checked  # type: ignore[assignment]
-    return cls
+    def naming(cls: type[T]) -> type[T]:
+        init, there = cls.__init__, [f.name for f in fields(cls) if f.name != "name"]  # type: ignore[arg-type]  # a dataclass
+
+        @wraps(init)
+        def checked(self: T, **given: Any) -> None:
+            unknown = [name for name in given if name not in ("name", *there)]
+            what = f"{given.get('name', cls.__name__)} has no option"
+            told = [f"{what} {name}: {elsewhere[name]}." for name in unknown if name in elsewhere]
+            others = [name for name in unknown if name not in elsewhere]
+            if unknown:
+                raise TypeError(" ".join([*told, *([no_such(what, others, there)] if others else [])]))
+            init(self, **given)
+
+        cls.__init__ = checked  # type: ignore[assignment]
+        return cls
+
+    return naming
 
 
-@_naming_options
+@naming_options()
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """What is constrained, how it is estimated, how the multipliers move. `methods` has one for each name.
@@ -158,9 +168,13 @@ class Method:
             (not apart or constrained, f"multipliers_on needs multipliers; rows={self.rows!r} has none"),
             (self.refresh >= 0, f"refresh is {self.refresh}; it must not be negative"),
             (
-                (self.estimator == "pass") == (self.refresh > 0),
-                f"estimator={self.estimator!r} with refresh={self.refresh}: full passes need the steps "
-                "from one to the next, other estimators take none",
+                self.estimator != "pass" or self.refresh > 0,
+                "estimator='pass' needs refresh, the steps from one full pass to the next",
+            ),
+            (
+                self.estimator == "pass" or self.refresh <= 0,
+                f"refresh={self.refresh} is of full passes, and estimator={self.estimator!r} makes none: "
+                "leave refresh out, or take estimator='pass'",
             ),
             (self.estimator != "pass" or apart, "estimator='pass' needs multipliers_on, the name of a split"),
             (

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 from evenprune import folds
 from evenprune.constraint import Method, slow_rings
 from evenprune.folds import Folds
-from evenprune.method import FOLDS
+from evenprune.method import FOLDS, naming_options
 from evenprune.plan import empty_groups, longest_training_ring
 from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
@@ -102,6 +102,10 @@ def steps_down(
     return MultiStepLR(optimizer, [round(total * fraction) for fraction in at], gamma=factor)
 
 
+_OF_SGD = "it is the optimizer's, as optimizer=partial(SGD, lr=0.01, momentum=0.9)"
+
+
+@naming_options(lr=_OF_SGD, learning_rate=_OF_SGD, momentum=_OF_SGD)
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How the runs are trained; one recipe for all runs of a fleet."""
@@ -260,7 +264,10 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
                 "after pruning: its multipliers would move once. Lower refresh or train longer."
             )
     if len(names) > 1:
-        yield f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call."
+        yield (
+            f"multipliers_on names {' and '.join(map(repr, names))}; one split for all runs of a call: prune "
+            "once for each."
+        )
 
 
 def _free(data: Data, recipe: Recipe) -> Iterator[str]:

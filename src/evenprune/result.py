@@ -15,7 +15,9 @@ from evenprune import atomic, biased_runs, comparison_page, comparison_text, dia
 from evenprune.audit import audit
 from evenprune.gap_limits import least_excess_gap
 from evenprune.groups import encode
+from evenprune.iterates import is_within
 from evenprune.masks import Masks
+from evenprune.method import Method
 from evenprune.predict import Predictions
 from evenprune.recipe import Recipe, Run
 from evenprune.run_names import method_labels, run_labels
@@ -179,6 +181,9 @@ class Result:
             gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
             known = [gap for gap in gaps if gap is not None]
+            noise = method.rows == "mean" and not method.caution and not self._shown(trained, method)
+            if followed == HELDOUT and noise:
+                known = []
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             if method.keep == "feasible" and method.keep_on is not None:
                 kept = {one.run.seed: self._gaps(one, method.keep_on)["max_excess_gap"] for one in trained}
@@ -219,6 +224,12 @@ class Result:
         key = "max_excess_gap" if method.rows == "mean" else "pairwise_disparity"
         found: float | None = self._gaps(one, split)[key]
         return found
+
+    def _shown(self, runs: Iterable[Fitted], method: Method) -> bool:
+        """Whether held-out samples show that some of these runs break the bound on ψ of their method."""
+        dense, bound = self.dense[HELDOUT], method.tolerance + method.dead_zone
+        judged = [run_figures.judged(dense, one.predictions[HELDOUT], self.samples.names) for one in runs]
+        return any(not is_within(own["least"], bound) for own in judged)
 
     def _by_method(self) -> dict[str, list[Fitted]]:
         found: dict[str, list[Fitted]] = {}

@@ -37,7 +37,8 @@ def idle_multipliers(
     """That a method broke its bound while its multipliers hardly moved, and a dual step to try.
 
     gaps: what it bounds (max ψ or Ψ_PW), a number per run, on the samples that the multipliers follow; of
-    multipliers that move on limits, the lower limit of max ψ.
+    multipliers that move on limits, the lower limit of max ψ. None where held-out samples do not show the
+    bound to be broken: to follow noise more closely would do harm.
     sums: Σ|λ| at the end of each run. steps: that the multipliers had.
     """
     if method.rows != "none" and sums and not steps:
@@ -56,7 +57,7 @@ def idle_multipliers(
         f"{title} hardly acted: its multipliers sum to {reached:.2g} at the end, while {what} is "
         f"{_points(gap)} points {WHERE[method.multipliers_on]} against ε = {_points(method.tolerance)}. A "
         f"violation raises a multiplier by about dual_lr × violation × steps, and there were {steps:,} "
-        f"steps: dual_lr={better:g} instead of {method.dual_lr:g} would have brought the sum to about "
+        f"steps: dual_lr={better:g} instead of {method.dual_lr:g} would have brought the sum towards "
         f"{WANTED:g}."
     ]
 
@@ -65,10 +66,12 @@ def dual_step(method: Method, *, gap: float, reached: float, steps: int) -> floa
     """The dual step that would have brought Σλ to WANTED, had the gaps stayed as they were; one digit.
 
     Σλ ≈ dual_lr · Σ_t v_t. The violations v_t add up to Σλ / dual_lr, or to what the last one, v · steps,
-    amounts to where that is more: then the multipliers had begun late.
+    amounts to where that is more: then the multipliers had begun late. A violation below the tolerance counts
+    as that: to close a small gap takes no large step, which would do harm.
     """
     past = reached / method.dual_lr if method.dual_lr else 0.0
-    violations = max(past, (gap - method.tolerance - method.dead_zone) * steps)
+    violation = max(gap - method.tolerance - method.dead_zone, method.tolerance)
+    violations = max(past, violation * steps)
     return float(f"{WANTED / violations:.1g}")
 
 
