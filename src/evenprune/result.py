@@ -180,10 +180,7 @@ class Result:
             followed = TRAIN if method.cross_fitted else method.multipliers_on or TRAIN
             gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
-            known = [gap for gap in gaps if gap is not None]
-            noise = method.rows == "mean" and not method.caution and not self._shown(trained, method)
-            if followed == HELDOUT and noise:
-                known = []
+            known = [gap for gap in gaps if gap is not None and self._is_shown(trained, method, followed)]
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             if method.keep == "feasible" and method.keep_on is not None:
                 kept = {one.run.seed: self._gaps(one, method.keep_on)["max_excess_gap"] for one in trained}
@@ -225,8 +222,11 @@ class Result:
         found: float | None = self._gaps(one, split)[key]
         return found
 
-    def _shown(self, runs: Iterable[Fitted], method: Method) -> bool:
-        """Whether held-out samples show that some of these runs break the bound on ψ of their method."""
+    def _is_shown(self, runs: Iterable[Fitted], method: Method, followed: str) -> bool:
+        """Whether some of these runs break the bound of their method by more than chance, where few held-out
+        samples tell of ψ and nothing else takes their number into account."""
+        if followed != HELDOUT or method.rows != "mean" or method.caution:
+            return True
         dense, bound = self.dense[HELDOUT], method.tolerance + method.dead_zone
         judged = [run_figures.judged(dense, one.predictions[HELDOUT], self.samples.names) for one in runs]
         return any(not is_within(own["least"], bound) for own in judged)
