@@ -180,7 +180,8 @@ class Result:
             followed = TRAIN if method.cross_fitted else method.multipliers_on or TRAIN
             gaps = [self._bounded(one, followed) for one in trained] if followed in self.dense else []
             sums = [run_figures.multiplier_sum(one) or 0.0 for one in trained]
-            known = [gap for gap in gaps if gap is not None and self._is_shown(trained, method, followed)]
+            shown = self._is_shown(trained, method, followed)
+            known = [gap for gap in gaps if gap is not None and shown]
             found += idle_multipliers(label, method, gaps=known, sums=sums, steps=steps)
             if method.keep == "feasible" and method.keep_on is not None:
                 kept = {one.run.seed: self._gaps(one, method.keep_on)["max_excess_gap"] for one in trained}
