@@ -210,6 +210,21 @@ def test_a_setting_that_a_method_has_not_is_no_part_of_its_name() -> None:
     assert run_labels(runs) == ["CEAG, seed 0", "CEAG, on heldout, seed 0"]
 
 
+def test_settings_that_another_one_implies_are_no_part_of_a_name_unless_they_differ() -> None:
+    def labels(*some: Method) -> list[str]:
+        return method_labels([Run(method=method, sparsity=0.5) for method in some])
+
+    passes = replace(CEAG, multipliers_on="heldout", estimator="pass", refresh=9)
+    assert labels(CEAG, passes) == ["CEAG", "CEAG, on heldout"]
+    assert labels(CEAG, passes, replace(passes, refresh=3)) == [
+        "CEAG",
+        "CEAG, on heldout, refresh 9",
+        "CEAG, on heldout, refresh 3",
+    ]
+    kept = replace(passes, keep="feasible", keep_on="heldout")
+    assert labels(passes, kept) == ["CEAG", "CEAG, keep feasible"]
+
+
 @given(
     st.lists(
         st.builds(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from typing import Any
 
 from evenprune.comparison_wording import title_of
 from evenprune.method import Method
@@ -9,6 +10,13 @@ from evenprune.recipe import Run
 from evenprune.wording import percent
 
 SHORT = {"dual_lr": "step", "multipliers_on": "on"}  # settings that are often told, in a word
+# Settings that go without saying where another one is told, unless methods that agree in that differ in them.
+IMPLIED = {
+    "estimator": "multipliers_on",
+    "refresh": "multipliers_on",
+    "keep_on": "keep",
+    "caution": "moves_on",
+}
 USUAL = {field.name: field.default for field in fields(Method) if field.name not in ("tolerance", "dual_lr")}
 
 
@@ -27,10 +35,17 @@ def method_labels(runs: Sequence[Run]) -> list[str]:
 
 def _distinct_settings(method: Method, others: Iterable[Method]) -> list[str]:
     """Every setting of the method in which another one differs, as name and value, unless it is as usual."""
-    rest = [vars(other) for other in others]
-    told = {name: value for name, value in vars(method).items() if USUAL.get(name) != value}
-    apart = {name: value for name, value in told.items() if any(o[name] != value for o in rest)}
-    return [f"{SHORT.get(name, name)} {value}" for name, value in apart.items()]
+    own, rest = vars(method), [vars(other) for other in others]
+
+    def differs(name: str, among: Sequence[dict[str, Any]]) -> bool:
+        return USUAL.get(name) != own[name] and any(other[name] != own[name] for other in among)
+
+    def told(name: str) -> bool:
+        by = IMPLIED.get(name, "")
+        alike = [other for other in rest if differs(by, rest) and other[by] == own[by]] if by else []
+        return differs(name, alike or rest)
+
+    return [f"{SHORT.get(name, name)} {value}" for name, value in own.items() if told(name)]
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
