@@ -180,7 +180,7 @@ def plan(flags: Namespace, where: Where, *, words: Sequence[str]) -> None:
     per_run, per_fleet = flags.seconds_per_run, flags.seconds_per_fleet
     for line in beyond_table.aligned(beyond_plan.table(needs, per_run=per_run, per_fleet=per_fleet)):
         where.say(line)
-    for line in dense_lines(flags, held, words):
+    for line in [*dense_lines(flags, held, words), *beyond_plan.other_lengths(held["runs"], flags.epochs)]:
         where.say(line)
     where.say("Run one with: python paper/beyond.py study --part N, and the flags given here.")
 

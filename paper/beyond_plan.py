@@ -1,6 +1,7 @@
 """The study in parts, each a table that is useful by itself; and what each of them still needs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,6 +112,14 @@ def need(
             held += [asdict(cell) for cell in (*missing, *served)]
             found += new
     return Need(tuple(map(tuple, found))), held
+
+
+def other_lengths(rows: Iterable[Mapping[str, Any]], epochs: int) -> Iterator[str]:
+    """That runs of other lengths are there, which a plan of so many epochs does not count."""
+    lengths = Counter(row["epochs"] for row in rows if row["epochs"] != epochs)
+    if lengths:
+        told = ", ".join(f"{count:,} of {length} epochs" for length, count in lengths.most_common())
+        yield f"Not counted here: runs of other lengths ({told}). --epochs N counts those of N."
 
 
 def table(needs: Mapping[int, Need], *, per_run: float | None, per_fleet: float) -> list[list[str]]:

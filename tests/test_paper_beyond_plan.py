@@ -386,6 +386,16 @@ def test_the_plan_names_the_dense_models_that_are_to_be_trained_first(
     ]
 
 
+def test_the_plan_tells_of_runs_of_other_lengths() -> None:
+    rows = [{"epochs": 60}, *[{"epochs": 30}] * 3, {"epochs": 20}]
+    (said,) = beyond_plan.other_lengths(rows, 60)
+    assert said == (
+        "Not counted here: runs of other lengths (3 of 30 epochs, 1 of 20 epochs). --epochs N counts those "
+        "of N."
+    )
+    assert list(beyond_plan.other_lengths(rows[:1], 60)) == []
+
+
 def test_runs_that_are_finished_are_not_planned_again() -> None:
     flags = flags_of_part(1)
     settings, grid = beyond_flags.settings_of(flags), beyond_flags.grid_of(flags)
