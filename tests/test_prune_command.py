@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from evenprune import architectures, built_in, data_source, methods
-from evenprune.compiling import Unsupported
 from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.models import mlp
 from evenprune.prune_command import PruneFlags, RunFlags, conducted, experiment_of, in_flags, report
+from evenprune.replay import Unsupported
 from evenprune.tally import InputProblems
 from evenprune.training_notes import chosen_on_its_own, diverged, idle_multipliers
 from evenprune.verdict import STRICTNESS

@@ -14,10 +14,6 @@ from evenprune.recipe import Recipe
 log = logging.getLogger("evenprune")
 
 
-class Unsupported(RuntimeError):
-    """What makes training fast and fails with this model; the message says how to turn it off."""
-
-
 def compiles(network: nn.Module, recipe: Recipe, device: torch.device) -> bool:
     """Whether to: fused norms in 16 bits are faster than torch.compile, which takes a minute besides."""
     if recipe.compile is not None or device.type != "cuda":

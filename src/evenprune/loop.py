@@ -16,7 +16,7 @@ from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from evenprune import constraint, fairgrape
-from evenprune.compiling import Unsupported, compiled, compiles
+from evenprune.compiling import compiled, compiles
 from evenprune.constraint import Plan, State
 from evenprune.divergence import Rest, nobody
 from evenprune.draws import augment_draws, balance_of, heldout_order, leaving_out, sample_order
@@ -31,7 +31,7 @@ from evenprune.predict import autocast, cross_entropies
 from evenprune.prunable import matches
 from evenprune.recipe import Recipe, Run, Split
 from evenprune.reference import DenseReference
-from evenprune.replay import Replay
+from evenprune.replay import Replay, Unsupported
 from evenprune.tally import InputProblems
 from evenprune.teacher import Teacher, Teachers, primal_losses
 

@@ -133,7 +133,7 @@ AS_FLAGS = {
 def _refusing() -> Iterator[None]:
     """What goes wrong in practice becomes one plain message; a defect of ours keeps its trace."""
     from evenprune.checkpoint import CheckpointError, DifferentExperiment
-    from evenprune.compiling import Unsupported
+    from evenprune.replay import Unsupported
     from evenprune.training import NoRoom, NotFinite
 
     try:

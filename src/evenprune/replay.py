@@ -8,9 +8,11 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from evenprune.compiling import Unsupported
-
 WARM_UP = 3  # plain calls before a capture: kernels are compiled and chosen, momenta come into being
+
+
+class Unsupported(RuntimeError):
+    """What makes training fast and fails with this model; the message says how to turn it off."""
 
 
 class Replay:
