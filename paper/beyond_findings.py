@@ -22,7 +22,7 @@ from paper.beyond_methods import (
 from paper.beyond_paired import Setting
 from paper.beyond_pooled import BETTER
 from paper.beyond_summary import VERDICTS, Block, Constrained, Entry, Gain
-from paper.beyond_words import FEW, PLANNED, baseline, dataset, limits, short_titles
+from paper.beyond_words import FEW, PLANNED, baseline, dataset, limits, short_titles, step
 
 HARM = "max_excess_gap"
 SEEDS = 5  # of the study
@@ -333,17 +333,33 @@ def sizes(own: Iterable[Gain]) -> list[int]:
 
 
 def gain_sentence(own: Sequence[Gain]) -> str:
-    """Whether methods with several numbers of held-out samples do better with more."""
+    """What methods with several numbers of held-out samples do with the fewest and with the most of them."""
     ends = _ends(own)
     if not ends:
         return "Run with one number of held-out samples only: how the gain depends on it is not known yet."
-    better = [name for name, (few, many) in ends.items() if many.difference.mean < few.difference.mean]
+    clear = [name for name, (few, many) in ends.items() if _apart(few, many)]
     there = sizes(gain for pair in ends.values() for gain in pair)
+    told = [f"{name} {_from_to(few, many)}" for name, (few, many) in ends.items()]
     return (
-        f"Run with {there[0]} to {there[-1]} held-out samples a group: {listed(list(ends))}. Payers gain "
-        f"more on unseen data, relative to {own[0].entry.against}'s, with the most than with the fewest: "
-        f"{_names(better)}."
+        f"Run with {there[0]} to {there[-1]} held-out samples a group. Payers' ψ on unseen data minus "
+        f"{own[0].entry.against}'s, in points, with the fewest → with the most: {listed(told)}. "
+        f"The limits of the two lie apart: {_names(clear)}."
     )
+
+
+def _from_to(few: Gain, many: Gain) -> str:
+    """Each has the dual step that it chose: if they differ, that may be what makes the difference."""
+    steps = f" (dual steps {step(few.entry.step)} → {step(many.entry.step)})"
+    gained = " → ".join(signed(gain.difference.mean, 1) for gain in (few, many))
+    return gained if few.entry.step == many.entry.step else gained + steps
+
+
+def _apart(few: Gain, many: Gain) -> bool:
+    """Whether the limits of the two differences from the baseline do not overlap."""
+    first, second = few.entry.difference(PAYERS), many.entry.difference(PAYERS)
+    if first is None or second is None or min(few.entry.compared, many.entry.compared) < FEW:
+        return False
+    return first.upper < second.lower or second.upper < first.lower
 
 
 def _ends(own: Sequence[Gain]) -> Mapping[str, tuple[Gain, Gain]]:

@@ -397,16 +397,35 @@ def test_what_more_samples_gain_is_told_by_the_numbers(found: list[Block]) -> No
     ends = {
         n: sorted((g for g in own if g.entry.method == n), key=lambda g: g.followed.samples) for n in several
     }
-    better = [n for n in several if ends[n][-1].difference.mean < ends[n][0].difference.mean]
-    told = beyond_findings.gain_sentence(own)
-    start, end = re.fullmatch(
-        r"Run with 6 to 20 held-out samples a group: (.*)\. Payers gain more on unseen data, relative to "
-        r"NFT's, with the most than with the fewest: (.*)\.",
-        told,
-    ).groups()  # type: ignore[union-attr]
-    assert all(name in start for name in several)
-    assert [name for name in several if name in end] == better
-    assert (end == "none") == (not better)
+    told = re.fullmatch(
+        r"Run with 6 to 20 held-out samples a group\. Payers' ψ on unseen data minus NFT's, in points, with "
+        r"the fewest → with the most: (.*)\. The limits of the two lie apart: (.*)\.",
+        beyond_findings.gain_sentence(own),
+    )
+    assert told
+    for name in several:
+        values = (round(100 * ends[name][end].difference.mean, 1) for end in (0, -1))
+        few, many = (f"{value:+.1f}".replace("-", "−") if value else "0.0" for value in values)
+        assert re.search(rf"(^|, | and ){re.escape(f'{name} {few} → {many}')}(,| and |$)", told[1])
+
+
+@pytest.mark.parametrize(
+    ("many", "step", "end"),
+    [
+        (EVEN, 0.1, r" 0\.0 → −\d\.\d\. The limits of the two lie apart: CEAG held-out \(passes\)\."),
+        (WORSE, 0.2, r" 0\.0 → 0\.0 \(dual steps 0\.1 → 0\.2\)\. The limits of the two lie apart: none\."),
+    ],
+)
+def test_more_samples_gain_more_where_limits_lie_apart_and_other_dual_steps_are_named(
+    many: Sequence[int], step: float, end: str
+) -> None:
+    """With few samples payers lose as much as with NFT; with many none of it, or as much."""
+    few = made({PASSES: [WORSE] * 3}, heldout_used=10, dual_lr=0.1)
+    for run in few[0]["runs"]:
+        run["followed"]["samples"] = [10] * 3
+    parts = made({"NFT": [WORSE] * 3}), made({PASSES: [many] * 3}, dual_lr=step), few
+    (own,) = beyond_summary.gains(blocks_of(joined(*parts))).values()
+    assert re.search(end, beyond_findings.gain_sentence(own))
 
 
 def test_cross_fitted_runs_are_placed_by_the_training_samples_that_they_follow(found: list[Block]) -> None:
