@@ -216,6 +216,8 @@ def finished(flags: Namespace, where: Where) -> None:
 def shown_of(flags: Namespace, where: Where) -> Document:
     """The results of the data set, and of the dual steps, that are asked for."""
     held = beyond_results.of_dataset(beyond_results.read(where.results), flags.dataset)
+    for line in beyond_table.absent(held["runs"], steps=flags.dual_lr, against=flags.against):
+        where.say(line)
     if flags.dual_lr is None:
         return held
     return {**held, "runs": [run for run in held["runs"] if run["dual_lr"] in (None, *flags.dual_lr)]}

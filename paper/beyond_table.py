@@ -205,3 +205,15 @@ def elsewhere(rows: Iterable[Row], asked: Mapping[str, Any]) -> list[str]:
     )
     head = [f"{told.total()} runs of other settings are there too, by the flags that name these:"]
     return [*(head if told else []), *(f"{count:>6}  {flags}" for flags, count in told.most_common())]
+
+
+def absent(rows: Sequence[Row], *, steps: Sequence[float] | None, against: str) -> list[str]:
+    """What was asked for by name and no run has; nothing where nothing is finished."""
+    there = {row["dual_lr"] for row in rows} - {None}
+    known = ", ".join(f"{step:g}" for step in sorted(there)) or "none"
+    told = [
+        f"No run has a dual step of {step:g}; there are {known}." for step in steps or () if step not in there
+    ]
+    compared = against in {row["method"] for row in rows}
+    told += [] if compared else [f"No run of {against} is finished: nothing is compared with it."]
+    return told if rows else []

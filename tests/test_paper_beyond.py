@@ -824,8 +824,13 @@ def test_from_the_dense_model_to_the_tables(
     assert re.search("^CEAG ", shown, re.MULTILINE)
     assert beyond.main(["show", *places, "--dual-lr", "77"]) == 0  # runs without a step are always shown
     other = capsys.readouterr().out
+    assert other.startswith("No run has a dual step of 77; there are ")
     assert re.search("^NFT ", other, re.MULTILINE)
     assert not re.search("^CEAG ", other, re.MULTILINE)
+    assert beyond.main(["show", *places, "--against", "GroupDRO", "--dual-lr", "0.1"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "No run of GroupDRO is finished: nothing is compared with it.\n"
+    )
     assert beyond.main(["list", *places, *small]) == 0
     assert "dense model, 10 a class held out" in capsys.readouterr().out
 
