@@ -109,6 +109,13 @@ def wrong_target(flags: Namespace) -> list[str]:
     return []
 
 
+def no_results(flags: Namespace) -> list[str]:
+    """A mistyped file would look like an empty study."""
+    if flags.command not in ("show", "page") or flags.results.exists():
+        return []
+    return [f"--results {flags.results} does not exist: name a file that `study` has written"]
+
+
 def files_of(results: Path) -> list[Path]:
     """The two files of the study."""
     return [results, beyond_answers.path_of(results)]
@@ -116,7 +123,7 @@ def files_of(results: Path) -> list[Path]:
 
 def refuse(flags: Namespace, parts: Iterable[tuple[Namespace, Part | None]]) -> None:
     """`parts`: of the study, each with the command line as it reads it; None: it is about no part."""
-    found = [*wrong_values(flags), *wrong_target(flags)]
+    found = [*wrong_values(flags), *wrong_target(flags), *no_results(flags)]
     found += [problem for own, part in parts for problem in wrong_together(own, part)]
     if found:
         raise InputProblems(list(dict.fromkeys(found)))

@@ -781,6 +781,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     listed = capsys.readouterr().out
     assert all(name in listed for name in STUDY)
     assert "all pairs" in listed
+    assert beyond.main(["show", *results]) == 2
+    assert "beyond.json does not exist: name a file that `study` has written" in capsys.readouterr().err
+    (tmp_path / "beyond.json").write_text('{"runs": []}', encoding="utf-8")
     assert beyond.main(["show", *results]) == 0
     assert capsys.readouterr().out == "No run is finished yet.\n"
     absent = str(tmp_path / "none.safetensors")

@@ -973,7 +973,8 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_by_default_it_is_beyond_html_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert beyond.main(["page", "--results", str(tmp_path / "none.json")]) == 0
+    Path("none.json").write_text('{"runs": []}', encoding="utf-8")
+    assert beyond.main(["page", "--results", "none.json"]) == 0
     assert "No run is finished yet." in (tmp_path / "beyond.html").read_text(encoding="utf-8")
 
 
