@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,36 @@ def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(ImportError, match=r"needs numba: pip install 'evenprune\[fairgrape\]'"):
         fairgrape._compiled_greedy.__wrapped__()
+
+
+class Untold:
+    """A hook to which nothing may happen."""
+
+    def start(self, *_: Any) -> None:
+        raise AssertionError("the training began")
+
+    epoch = finish = start
+
+
+def test_missing_numba_is_told_before_anything_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = model_of()
+    data, settings = data_for(model, images(dtype=torch.float64)), recipe(epochs=2, pruning_epochs=2)
+    kinds = (methods.nft(), methods.fairgrape())
+    how: Any = {"runs": [Run(method=kind, sparsity=0.5) for kind in kinds], "folder": tmp_path}
+    how["recipe"] = replace(settings, fleet_size=1)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numba", None)
+        without.setattr(fairgrape, "_compiled_greedy", fairgrape._compiled_greedy.__wrapped__)
+        with pytest.raises(ImportError, match="needs numba"):
+            fit(model, data, hooks=[Untold()], **how)
+        with pytest.raises(ImportError, match="needs numba"):
+            prune_in_steps_(model, Masks.of(model), [], groups=GROUPS, sparsity=0.5, steps=1)
+    fit(model, data, **how)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(fairgrape, "_compiled_greedy", fairgrape._compiled_greedy.__wrapped__)
+    assert len(fit(model, data, **how)) == 2  # what has been trained is read without
 
 
 # Scores of real networks.
@@ -380,7 +411,9 @@ def test_what_cannot_be_measured_is_refused() -> None:
         measured(model, [])
     with pytest.raises(ValueError, match=r"Group ids \[1, 2\] are outside −1 … 0 \(1 groups\)"):
         measured(model, batches, groups=1)
-    with pytest.raises(ValueError, match=r"no parameters \['3.weight', '8.weight'\].*without a wrapper"):
+    with pytest.raises(
+        ValueError, match=r"^Sequential: .* no parameters \['3.weight', '8.weight'\].*without a wrapper"
+    ):
         group_importance(nn.Sequential(model), Masks.of(model), batches, groups=GROUPS)
     model[3].weight.requires_grad_(False)
     with pytest.raises(ValueError, match=r"\['3.weight'\] \(1 in all\) are frozen.*exclude"):
@@ -528,6 +561,8 @@ def test_wrong_arguments_are_named() -> None:
         prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=0)
     with pytest.raises(SparsityNotReachable):
         prune_in_steps_(model, masks, [], groups=2, sparsity=1.5, steps=1)
+    with pytest.raises(ValueError, match=r"by = 'taylor': give one of"):  # before there are scores
+        prune_in_steps_(model, masks, [], groups=2, sparsity=0.5, steps=1, by="taylor")  # type: ignore[arg-type]
     importance = {layer.name: torch.ones(1, 2, *layer.shape) for layer in masks.layers}
     with pytest.raises(ValueError, match=r"by = 'taylor': give one of magnitude, fairgrape, fairgrape_fast"):
         scores(model, masks, importance, 0.5, by="taylor")  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ PAGES = {
 README, IMAGES = PAGES["README.md"], PAGES["docs/images.md"]
 AUDIT, ONE_CALL, OWN_LOOP = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 (OWN_IMAGES,) = re.findall(r"```python\n(.*?)```", IMAGES, flags=re.DOTALL)
+FAIRGRAPE, DIAGNOSTICS = re.findall(r"```python\n(.*?)```", PAGES["docs/pruning.md"], flags=re.DOTALL)
 PRUNE_IMAGES, *AGAIN = re.findall(r"```\n(evenprune prune .*?)```", README + IMAGES, flags=re.DOTALL)
 
 
@@ -82,6 +83,28 @@ def test_own_loop_snippet():
     exec(OWN_LOOP, given)
     assert torch.isfinite(given["loss"])
     assert given["masks"].sparsity.item() == pytest.approx(0.9, abs=0.02)
+
+
+def test_fairgrape_snippet():
+    calls = []
+    given = {
+        "model": small_model(),
+        "train_loader": DataLoader(TensorDataset(*samples(200, 0)), batch_size=64),
+        "names": ["young", "old"],
+        "fine_tune": lambda: calls.append(given["masks"].sparsity.item()),
+    }
+    exec(FAIRGRAPE, given)
+    assert len(calls) == 10
+    assert calls[-1] == pytest.approx(0.9, abs=0.02)
+
+
+def test_diagnostics_snippet():
+    inputs, labels, group_ids = samples(200, 0)
+    given = {"dense_model": small_model(), "inputs": inputs, "labels": labels, "group_ids": group_ids}
+    given |= {"dense_predictions": labels, "pruned_predictions": labels, "names": ["young", "old"]}
+    exec(DIAGNOSTICS, given)
+    assert all(set(column) == {"young", "old"} for column in given["audit"].columns.values())
+    assert "largest Hessian eigenvalue" in str(given["audit"])
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -119,6 +119,11 @@ def _compiled_greedy() -> Callable[[Floats, Places], NDArray[np.bool_]]:
     return compiled
 
 
+def check_numba() -> None:
+    """Raise now, not in the middle of a training, if what the exact selection needs is missing."""
+    _compiled_greedy()
+
+
 def fast_scores(importance: Importance, *, scope: Scope = "layer") -> dict[str, Tensor]:
     """max_g I_g(w) / ΣI_g per weight, the sum over its layer or over all layers; for Masks.prune_."""
     sums = {name: values.flatten(2).sum(2) for name, values in importance.items()}  # [runs, groups]
@@ -181,21 +186,26 @@ def scores(
     scope: Scope = "layer",
 ) -> dict[str, Tensor]:
     """Scores for Masks.prune_ at this sparsity; one criterion for all runs, or one per run."""
-    each = [by] * masks.runs if isinstance(by, str) else list(by)
+    each = _criteria(by, masks.runs)
     ways: dict[Criterion, Callable[[], dict[str, Tensor]]] = {
         "magnitude": lambda: _magnitudes(model, masks),
         "fairgrape": lambda: exact_scores(importance, masks, sparsity, scope=scope),
         "fairgrape_fast": lambda: fast_scores(importance, scope=scope),
     }
-    if len(each) != masks.runs or set(each) - set(ways):
-        raise ValueError(
-            f"by = {by!r}: give one of {', '.join(ways)} for all {masks.runs} runs, or one per run."
-        )
     found = {criterion: ways[criterion]() for criterion in dict.fromkeys(each)}
     return {
         layer.name: torch.stack([found[criterion][layer.name][run] for run, criterion in enumerate(each)])
         for layer in masks.layers
     }
+
+
+def _criteria(by: Criterion | Sequence[Criterion], runs: int) -> list[Criterion]:
+    """One per run."""
+    each: list[Criterion] = [by] * runs if isinstance(by, str) else list(by)
+    known = get_args(Criterion)
+    if len(each) != runs or set(each) - set(known):
+        raise ValueError(f"by = {by!r}: give one of {', '.join(known)} for all {runs} runs, or one per run.")
+    return each
 
 
 def prune_in_steps_(
@@ -224,6 +234,8 @@ def prune_in_steps_(
     if problems:
         raise ValueError(" ".join(problems))
     masks.check_reachable(sparsity, scope=scope)
+    if "fairgrape" in _criteria(by, masks.runs):
+        check_numba()
     final, start = sparsity_per_run(sparsity, masks.runs), masks.sparsity.tolist()
     for step in range(1, steps + 1):
         wanted = [step_sparsity(step, steps, initial=s, final=f) for s, f in zip(start, final, strict=True)]

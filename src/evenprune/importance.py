@@ -62,7 +62,7 @@ def group_importance(
     `masks` says what is prunable. Pruned weights are zero, and so is their importance.
     """
     network = model if isinstance(model, fleet.Fleet | fleet.Single) else fleet.single(model)
-    weights = _weights(network, masks)
+    weights = _weights(network, masks, called=type(model).__name__)
     importance = {
         layer.name: weight.new_zeros((network.runs, groups, *layer.shape), dtype=torch.float64)
         for layer, weight in zip(masks.layers, weights, strict=True)
@@ -97,7 +97,7 @@ def _changing_shapes() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:
+def _weights(network: nn.Module, masks: Masks, *, called: str) -> list[Tensor]:
     parameters = dict(network.named_parameters())
     names = [layer.name for layer in masks.layers]
     absent = [name for name in names if name not in parameters]
@@ -106,7 +106,7 @@ def _weights(network: nn.Module, masks: Masks) -> list[Tensor]:
     problems += [f"{frozen[:3]} ({len(frozen)} in all) are frozen: no gradient"] if frozen else []
     if problems:
         raise ValueError(
-            f"{type(network).__name__}: {'; '.join(problems)}. Pass the model that the masks were made for, "
+            f"{called}: {'; '.join(problems)}. Pass the model that the masks were made for, "
             "without a wrapper around it; leave frozen layers out with Masks.of(…, exclude=…)."
         )
     return [parameters[name] for name in names]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from evenprune import checkpoint, constraint, divergence, fleet, lineup, resume, shared_start
+from evenprune import checkpoint, constraint, divergence, fairgrape, fleet, lineup, resume, shared_start
 from evenprune.companions import dense_models, pooled, with_companions
 from evenprune.compiling import compiles
 from evenprune.draws import seed_of
@@ -48,6 +48,7 @@ from evenprune.teacher import Teacher, Teachers, teacher_of
 from evenprune.trackers import Hook, MetricsFiles
 
 __all__ = ["Fitted", "NoRoom", "NotFinite", "fit", "identify"]
+CHECKPOINT = "checkpoint.safetensors"
 SHARE_FOR_DATA = 0.5  # of the device's free memory
 log = logging.getLogger("evenprune")
 
@@ -76,7 +77,7 @@ class Job:
 
     @property
     def path(self) -> Path | None:
-        return None if self.folder is None else self.folder / "checkpoint.safetensors"
+        return None if self.folder is None else self.folder / CHECKPOINT
 
     @cached_property
     def crew(self) -> tuple[Run, ...]:
@@ -131,8 +132,9 @@ def fit(
         torch.cuda.device(place) if on_gpu else contextlib.nullcontext(),
     ):
         fleets = lineup.fleets(model, data, runs, recipe, device=place)
-        for number, members in enumerate(fleets):
-            own = home / f"fleet-{number:03d}" if home and len(fleets) > 1 else home
+        homes = [home / f"fleet-{i:03d}" if home and len(fleets) > 1 else home for i in range(len(fleets))]
+        _check_numba(fleets, homes)
+        for number, (members, own) in enumerate(zip(fleets, homes, strict=True)):
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             try:
                 fitted += _fit_fleet(job)
@@ -161,6 +163,16 @@ def _refuse_several_evaluations(recipe: Recipe) -> None:
         return
     if isinstance(optimizer, LBFGS):
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
+
+
+def _check_numba(fleets: Sequence[Sequence[Run]], homes: Sequence[Path | None]) -> None:
+    """Before the first fleet trains; those that have a checkpoint may need it no more."""
+    pairs = zip(fleets, homes, strict=True)
+    fresh = [
+        run for members, own in pairs if own is None or not (own / CHECKPOINT).exists() for run in members
+    ]
+    if any(run.method.importance == "fairgrape" for run in fresh):
+        fairgrape.check_numba()
 
 
 def _fit_fleet(job: Job) -> list[Fitted]:
