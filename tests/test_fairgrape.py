@@ -34,7 +34,7 @@ from evenprune.predict import evaluating
 from evenprune.recipe import Recipe, Run
 from evenprune.tally import InputProblems
 from evenprune.training import fit
-from tests.training_cases import data_for, images, network, recipe, trained
+from tests.training_cases import NAMES, data_for, images, network, recipe, trained
 from tests.twins import fairgrape as twin
 
 GROUPS = 3
@@ -394,10 +394,13 @@ def test_absent_groups_and_samples_without_a_group_have_no_importance() -> None:
         torch.testing.assert_close(values[:, [0, 2]], usual[name][:, [0, 2]])
 
 
-def test_mini_batches_are_shuffled_always_the_same_way_and_whole() -> None:
+def test_mini_batches_are_shuffled_always_the_same_way_and_have_all_samples() -> None:
     split = images(50)
     once, again = list(MiniBatches(split, size=16)), list(MiniBatches(split, size=16))
-    assert [len(labels) for _, labels, _ in once] == [16, 16, 16]
+    assert [len(labels) for _, labels, _ in once] == [13, 13, 12, 12]
+    assert torch.equal(
+        torch.cat([x for x, *_ in once]).sort(0).values, split.at(torch.arange(50)).sort(0).values
+    )
     for one, two in zip(once, again, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     assert not torch.equal(once[0][1], split.labels[:16])
@@ -601,6 +604,24 @@ def test_fit_takes_the_scores_of_the_dense_model_where_it_prunes_at_once() -> No
     found = group_importance(model, own, MiniBatches(split, size=24, count=3), groups=GROUPS)
     own.prune_(model, 0.8, scores=exact_scores(found, own, 0.8))
     assert all(torch.equal(pruned[name], own[name]) for name in found)
+
+
+def test_a_group_of_the_incomplete_last_batch_has_importance_and_one_that_no_batch_has_is_refused() -> None:
+    """One more sample than whole batches, the last of the shuffled order; it is the only one of its group."""
+    model, split = model_of(), images(49, dtype=torch.float64)
+    last = torch.randperm(49, generator=torch.Generator().manual_seed(0))[-1]
+    split.groups[:], split.groups[1::2], split.groups[last] = 0, 1, 2
+    _, found = measured(model, MiniBatches(split, size=24))
+    assert all(bool(values[:, 2].any()) for values in found.values())
+
+    data, settings = data_for(model, split), recipe(importance_batches=2)
+    assert settings.batch_size == 24
+    runs = [Run(method=kind, sparsity=0.5) for kind in (methods.nft(), methods.fairgrape(fast=True))]
+    with pytest.raises(
+        InputProblems, match=rf'Group "{NAMES[2]}" has no sample in the 2 batches of .*Raise it'
+    ):
+        fit(model, data, runs=runs, recipe=settings, hooks=[Untold()])
+    fit(model, data, runs=runs[:1], recipe=settings)  # which looks at no importance
 
 
 def test_fit_refuses_an_exact_selection_within_a_pattern() -> None:

@@ -32,7 +32,8 @@ Importance = dict[str, Tensor]  # by parameter name: [runs, groups, *shape in on
 class MiniBatches:
     """Mini-batches of a split in a fixed shuffled order: the same at every pass, and for every run.
 
-    An incomplete last batch is left out, unless it is the only one. `count` cuts the pass short.
+    All samples are in one of them: the batches are of one size, or one apart, none larger than `size`.
+    `count` cuts the pass short.
     """
 
     split: Split
@@ -40,13 +41,25 @@ class MiniBatches:
     count: int | None = None
 
     def __len__(self) -> int:
-        whole = max(len(self.split) // self.size, min(len(self.split), 1))
-        return whole if self.count is None else min(whole, self.count)
+        return self._whole if self.count is None else min(self._whole, self.count)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = torch.randperm(len(self.split), generator=torch.Generator().manual_seed(0))
-        for index in torch.split(order.to(self.split.labels.device), self.size)[: len(self)]:
+        for index in self._places():
             yield self.split.at(index), self.split.labels[index], self.split.groups[index]
+
+    def left_out(self) -> list[int]:
+        """Groups of the split of which these batches have no sample."""
+        there = torch.cat([self.split.groups[index] for index in self._places()])
+        return sorted({*self.split.groups.tolist()} - {*there.tolist(), -1})
+
+    def _places(self) -> tuple[Tensor, ...]:
+        order = torch.randperm(len(self.split), generator=torch.Generator().manual_seed(0))
+        return torch.tensor_split(order.to(self.split.labels.device), max(self._whole, 1))[: len(self)]
+
+    @property
+    def _whole(self) -> int:
+        """Batches of a pass over all samples."""
+        return -(-len(self.split) // self.size)
 
 
 def group_importance(

@@ -28,6 +28,7 @@ from evenprune.gap_limits import least_excess_gap
 from evenprune.heldout import Heldout
 from evenprune.history import epoch_row, of_run, own_rows
 from evenprune.identity import identify
+from evenprune.importance import MiniBatches
 from evenprune.iterates import keep_best, put_back_best
 from evenprune.live_channels import steps_of
 from evenprune.loop import (
@@ -40,6 +41,7 @@ from evenprune.loop import (
 from evenprune.masks import Masks
 from evenprune.method import FOLDS
 from evenprune.per_run import broken
+from evenprune.plan import groups_have
 from evenprune.predict import Answers, Predictions, evaluating, predict, scores
 from evenprune.recipe import Data, Recipe, Run, Split, check
 from evenprune.resume import Memory
@@ -133,7 +135,7 @@ def fit(
     ):
         fleets = lineup.fleets(model, data, runs, recipe, device=place)
         homes = [home / f"fleet-{i:03d}" if home and len(fleets) > 1 else home for i in range(len(fleets))]
-        _check_numba(fleets, homes)
+        _check_importances(fleets, homes, data, recipe)
         for number, (members, own) in enumerate(zip(fleets, homes, strict=True)):
             job = Job(model, data, members, recipe, place, tuple(hooks), own, f"{identity} {number}")
             try:
@@ -165,14 +167,31 @@ def _refuse_several_evaluations(recipe: Recipe) -> None:
         raise InputProblems(["LBFGS evaluates the loss several times a step, which this loop does not do."])
 
 
-def _check_numba(fleets: Sequence[Sequence[Run]], homes: Sequence[Path | None]) -> None:
-    """Before the first fleet trains; those that have a checkpoint may need it no more."""
+def _check_importances(
+    fleets: Sequence[Sequence[Run]], homes: Sequence[Path | None], data: Data, recipe: Recipe
+) -> None:
+    """Before the first fleet trains; those that have a checkpoint may need them no more."""
     pairs = zip(fleets, homes, strict=True)
     fresh = [
-        run for members, own in pairs if own is None or not (own / CHECKPOINT).exists() for run in members
+        run.method.importance
+        for members, own in pairs
+        if own is None or not (own / CHECKPOINT).exists()
+        for run in members
     ]
-    if any(run.method.importance == "fairgrape" for run in fresh):
+    if "fairgrape" in fresh:
         fairgrape.check_numba()
+    count = recipe.importance_batches
+    if count is None or {*fresh} <= {"magnitude"}:
+        return
+    left_out = MiniBatches(data.train, recipe.batch_size, count).left_out()
+    if left_out:
+        none = groups_have([data.reference.names[group] for group in left_out])
+        raise InputProblems(
+            [
+                f"{none} no sample in the {count} batches of recipe.importance_batches, so FairGRAPE would "
+                "keep no weight for their sake. Raise it, or leave it out: all training samples count then."
+            ]
+        )
 
 
 def _fit_fleet(job: Job) -> list[Fitted]:
