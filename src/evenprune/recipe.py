@@ -359,6 +359,12 @@ def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Re
                 f"run {place} ({run}): the exact FairGRAPE knows no pattern; take fairgrape_fast, which is "
                 "methods.fairgrape(fast=True) or importance='fairgrape_fast'."
             )
+        if run.method.keep != "last" and 0 < recipe.epochs == recipe.pruning_epochs:
+            yield (
+                f"run {place} ({run}): keep={run.method.keep!r} picks one of the epochs after pruning, and "
+                f"recipe.pruning_epochs is {recipe.pruning_epochs} of {recipe.epochs} epochs. Lower "
+                "pruning_epochs or raise epochs."
+            )
         if run.method.keep != "last" and run.method.keep_on not in evaluate:
             splits = ", ".join(f'"{name}"' for name in evaluate) or "none"
             yield (
