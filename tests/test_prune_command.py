@@ -184,7 +184,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"sparsity": 1.5}, ["sparsity is 1.5"]),
     ({"sparsity": 0.9999}, ["Sparsity 0.9999 is not reachable"]),
     ({"method": ["cea"]}, ["method 'cea': there is no such method; choose of nft"]),
-    ({"seeds": "x"}, ["seeds is 'x'"]),
+    ({"seeds": "x", "lr": -1.0}, ["2 problems", "seeds is 'x'", "lr is -1.0"]),
     ({"weights": "samples.npz"}, ["'samples.npz' cannot be read as safetensors"]),
     ({"weights": "other.safetensors"}, ["do not fit the model", "Missing key"]),
     ({"device": "gpu"}, ["device 'gpu' cannot be used"]),

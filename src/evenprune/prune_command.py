@@ -86,10 +86,13 @@ def experiment_of(flags: Any) -> Experiment:
         said = f"{name} is no built-in experiment" if name else "experiment is missing"
         problems = [] if name in BUILT_IN else [f"{said}; there are: {', '.join(BUILT_IN)}"]
         start = BUILT_IN.get(name, next(iter(BUILT_IN.values())))
-    try:
-        wanted = replace(start, **{key: _value(key, value) for key, value in given.items()})
-    except ValueError as error:
-        raise InputProblems([*problems, str(error)]) from None
+    values = dict[str, Any]()
+    for key, value in given.items():
+        try:
+            values[key] = _value(key, value)
+        except ValueError as error:
+            problems.append(str(error))
+    wanted = replace(start, **values)
     problems += wanted.problems()
     if problems:
         raise InputProblems(problems)
