@@ -32,6 +32,7 @@ from evenprune.masks import Masks, SparsityNotReachable, pruned_count
 from evenprune.models import mlp, small_cnn
 from evenprune.predict import evaluating
 from evenprune.recipe import Recipe, Run
+from evenprune.reference import DenseReference
 from evenprune.tally import InputProblems
 from evenprune.training import fit
 from tests.training_cases import NAMES, data_for, images, network, recipe, trained
@@ -424,6 +425,28 @@ def test_what_cannot_be_measured_is_refused() -> None:
     inputs, labels, ids = next(iter(batches))
     with pytest.raises(ValueError, match="not finite"):
         measured(model_of(), [(inputs * torch.nan, labels, ids)])
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (lambda batch: batch[:2], r"^A batch is a tuple of 2: Tensor, Tensor; it must be three tensors"),
+        (lambda batch: [batch[0], batch[1], batch[2].tolist()], "a list of 3: Tensor, Tensor, list;"),
+        (lambda batch: dict(zip("xyg", batch, strict=True)), "a dict; it must be three tensors"),
+        (lambda batch: batch[0][:3], "a Tensor; it must be three tensors"),  # of three samples
+    ],
+)
+def test_a_batch_without_groups_is_refused_with_what_it_must_be(cut: Any, said: str) -> None:
+    model, batches = model_of(), [cut(batch) for batch in batches_of()]
+    pruned: Any = {"groups": GROUPS, "sparsity": 0.5, "steps": 1, "by": "fairgrape_fast"}
+    ways = (
+        lambda: group_importance(model, Masks.of(model), batches, groups=GROUPS),
+        lambda: prune_in_steps_(model, Masks.of(model), batches, **pruned),
+        lambda: DenseReference.measure(model, batches),
+    )
+    for way in ways:
+        with pytest.raises(ValueError, match=said + r".*\(input, label, group id\)"):
+            way()
 
 
 # From importance to masks.

@@ -354,6 +354,8 @@ def test_what_is_wrong_with_held_out_samples_is_said() -> None:
         GapConstraint(reference(), by_batch)
     with pytest.raises(ValueError, match="heldout is given, but the multipliers follow training batches"):
         GapConstraint(reference(), eager(), heldout=reference())
+    with pytest.raises(ValueError, match="measured to do on the training samples: hold out samples"):
+        GapConstraint(reference(), passing(), heldout=reference())
     renamed = replace(reference(), names=("a", "b", "c"))
     with pytest.raises(ValueError, match=r"or their names differ: measure with names=reference\.names"):
         GapConstraint(reference(), passing(), heldout=renamed)

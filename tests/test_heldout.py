@@ -420,6 +420,21 @@ def test_constraints_that_no_epoch_is_left_for_are_one_problem(problem: tuple[nn
     check(data=problem[1], runs=[Run(method=early, sparsity=0.5)], recipe=lasting, classes=4)
 
 
+def test_a_best_epoch_needs_epochs_after_pruning_and_is_asked_for_once_not_per_seed(
+    problem: tuple[nn.Module, Data],
+) -> None:
+    kept = methods.ceag(tolerance=0.01, k=4, keep="feasible", keep_on="heldout", while_pruning=True)
+    told = refused(problem, kept, kept, pruning_epochs=5)
+    assert told.startswith("run 0 (method ceag")
+    assert (
+        "keep='feasible' picks one of the epochs after pruning, and recipe.pruning_epochs is 5 of 5" in told
+    )
+    found = fit(*problem, runs=[Run(method=kept, sparsity=0.5)], recipe=recipe(pruning_epochs=4))
+    assert found[0].kept_epoch == 4
+    seldom = replace(HELDOUT["by passes"], refresh=999)
+    assert refused(problem, seldom, seldom).count("a full pass every 999 steps") == 1
+
+
 def part(split: Split, rows: slice) -> Split:
     return Split(split.inputs[rows], split.labels[rows], split.groups[rows])
 

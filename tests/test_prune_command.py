@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from evenprune import architectures, built_in, data_source, methods
+from evenprune import architectures, built_in, data_source, fairgrape, methods
 from evenprune.data import labelled
 from evenprune.experiment import BUILT_IN, Experiment
 from evenprune.models import mlp
@@ -184,7 +184,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"sparsity": 1.5}, ["sparsity is 1.5"]),
     ({"sparsity": 0.9999}, ["Sparsity 0.9999 is not reachable"]),
     ({"method": ["cea"]}, ["method 'cea': there is no such method; choose of nft"]),
-    ({"seeds": "x"}, ["seeds is 'x'"]),
+    ({"seeds": "x", "lr": -1.0}, ["2 problems", "seeds is 'x'", "lr is -1.0"]),
     ({"weights": "samples.npz"}, ["'samples.npz' cannot be read as safetensors"]),
     ({"weights": "other.safetensors"}, ["do not fit the model", "Missing key"]),
     ({"device": "gpu"}, ["device 'gpu' cannot be used"]),
@@ -224,6 +224,16 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         {"method": ["ceag:multipliers_on=hold-out"]},
         ["name 'heldout' (--heldout-share 0.2, or mark samples as validation in the column of the splits)."],
     ),
+    (
+        {"method": ["ceag:multipliers_on=held", "ceag:keep=best,keep_on=test"], "select": "test"},
+        [
+            "3 problems",
+            "multipliers_on='held' is no split; name 'heldout' (--heldout-share",
+            "keep_on='test', but the test data is for the audit; hold out another split, --heldout-share",
+            "select is 'test'",
+        ],
+    ),
+    ({"pruning_epochs": 4}, ["more than the 3 epochs in all", "Raise --epochs or lower --pruning-epochs."]),
     (
         {"pruning_epochs": 3},
         ["--pruning-epochs is 3 of 3 epochs: ", "Lower --pruning-epochs or raise --epochs."],
@@ -411,6 +421,30 @@ def test_a_built_in_experiment_says_before_it_trains_that_nothing_is_held_out(tm
     assert done.returncode == 2
     assert "3 problems" in done.stderr
     assert done.stderr.count("--heldout-share 0.2") == 3
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_pruning_cannot_do_is_told_once_and_before_the_dense_model_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(fairgrape, "_compiled_greedy", fairgrape._compiled_greedy.__wrapped__)
+    monkeypatch.setattr(built_in, "fit", None)
+    exact = ["--method", "fairgrape", "--seeds", "3"]
+    done = called("run", "digits", *exact, "--pattern", "2:4", "--out", tmp_path / "d")
+    assert done.returncode == 2
+    assert "3 problems" in done.stderr
+    assert "2:4 reaches 0.5 at most" in done.stderr
+    assert (
+        done.stderr.count("the exact FairGRAPE knows no pattern; take fairgrape_fast, which is --meth") == 1
+    )
+    assert done.stderr.count("needs numba: pip install 'evenprune[fairgrape]'") == 1
+    done = called("run", "digits", *exact, "--out", tmp_path / "d")
+    assert done.returncode == 2
+    assert done.stderr.startswith("evenprune: The exact FairGRAPE selection needs numba")
+    held = ["--heldout-share", "0.2", "--method", "ceag:multipliers_on=heldout,estimator=pass,refresh=9999"]
+    done = called("run", "digits", *held, "--out", tmp_path / "d")
+    assert done.stderr.count("a full pass every 9999 steps, but there are") == 1
     assert not (tmp_path / "d").exists()
 
 

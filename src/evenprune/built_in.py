@@ -1,7 +1,7 @@
 """Built-in experiments: data, a dense model trained on them, and settings that show what pruning does."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,31 @@ def dense_and_data(
 
     heldout_share: of the training samples of each class, held out from the dense model too.
     """
-    return BUILDERS[name](heldout_share, None if folder is None else folder / "dense", hooks)
+    model, splits = untrained_and_data(name, heldout_share=heldout_share)
+    return trained(model, splits, folder=folder, hooks=hooks), splits
 
 
-def _digits(
-    heldout_share: float, folder: Path | None, hooks: Sequence[Hook]
-) -> tuple[nn.Module, dict[str, Any]]:
+def untrained_and_data(name: str, *, heldout_share: float = 0.0) -> tuple[nn.Module, dict[str, Any]]:
+    """The same before the dense model is trained: enough for all checks."""
+    return BUILDERS[name](heldout_share)
+
+
+def _digits(heldout_share: float) -> tuple[nn.Module, dict[str, Any]]:
     splits = digits.load_splits(heldout_share=heldout_share)
-    train = splits["train"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = small_cnn()
-    split = Split(train[0], train[1], train[2]["digit"])
-    return train_dense(model, split, folder=folder, hooks=hooks), splits
+    return model, splits
+
+
+def trained(
+    model: nn.Module, splits: Mapping[str, Any], *, folder: Path | None = None, hooks: Sequence[Hook] = ()
+) -> nn.Module:
+    """The dense model of these splits, whose groups are one column. With a folder it is trained once."""
+    inputs, labels, columns = splits["train"]
+    (groups,) = columns.values()
+    home = None if folder is None else folder / "dense"
+    return train_dense(model, Split(inputs, labels, groups), folder=home, hooks=hooks)
 
 
 def train_dense(
@@ -67,5 +79,5 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-Builder = Callable[[float, Path | None, Sequence[Hook]], tuple[nn.Module, dict[str, Any]]]
+Builder = Callable[[float], tuple[nn.Module, dict[str, Any]]]
 BUILDERS: dict[str, Builder] = {"digits": _digits}

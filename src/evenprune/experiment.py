@@ -220,13 +220,17 @@ def _names() -> Sequence[str]:
 
 
 def method_problems(e: Experiment) -> Iterator[str]:
+    from evenprune import splits
+
     if len(set(e.method)) < len(e.method):
         yield f"method names one twice: {', '.join(e.method)}"
     for text in e.method:
         try:
-            build_method(text, e)
+            method = build_method(text, e)
         except (TypeError, ValueError) as error:
             yield f"method {text!r}: {error}"
+        else:
+            yield from [*splits.steered([method]), *splits.unknown([method])]
 
 
 def build_method(text: str, e: Experiment) -> "Method":

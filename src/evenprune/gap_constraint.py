@@ -319,6 +319,11 @@ def _heldout_problems(reference: DenseReference, method: Method, heldout: DenseR
             f"multipliers_on={name!r} needs heldout=DenseReference.measure(dense_model, heldout_loader, "
             "names=reference.names)"
         )
+    elif heldout.to_dict() == reference.to_dict():
+        problems.append(
+            "heldout is what the dense model was measured to do on the training samples: hold out samples "
+            "that neither model trains on, and measure it on these"
+        )
     elif heldout.names != reference.names:
         problems.append(
             f"{len(heldout.names)} groups are held out and {len(reference.names)} trained on, or their names "

@@ -23,6 +23,7 @@ from evenprune import fleet, group_gradients
 from evenprune.masks import Masks
 from evenprune.predict import Precision, autocast, cross_entropies, evaluating
 from evenprune.recipe import Split
+from evenprune.reference import three_tensors
 
 Batch = tuple[Tensor, Tensor, Tensor]  # network inputs [batch, …], labels [batch], group ids [batch]
 Importance = dict[str, Tensor]  # by parameter name: [runs, groups, *shape in one run], float64
@@ -82,7 +83,7 @@ def group_importance(
     }
     seen, together, device = 0, None, weights[0].device
     with evaluating(network), torch.enable_grad():
-        for inputs, labels, ids in batches:
+        for inputs, labels, ids in map(three_tensors, batches):
             _refuse_unknown(ids, groups)
             if not seen and device.type == "cuda":
                 together = group_gradients.network_of(network, list(importance), inputs.to(device)[:1])

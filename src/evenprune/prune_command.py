@@ -86,10 +86,13 @@ def experiment_of(flags: Any) -> Experiment:
         said = f"{name} is no built-in experiment" if name else "experiment is missing"
         problems = [] if name in BUILT_IN else [f"{said}; there are: {', '.join(BUILT_IN)}"]
         start = BUILT_IN.get(name, next(iter(BUILT_IN.values())))
-    try:
-        wanted = replace(start, **{key: _value(key, value) for key, value in given.items()})
-    except ValueError as error:
-        raise InputProblems([*problems, str(error)]) from None
+    values = dict[str, Any]()
+    for key, value in given.items():
+        try:
+            values[key] = _value(key, value)
+        except ValueError as error:
+            problems.append(str(error))
+    wanted = replace(start, **values)
     problems += wanted.problems()
     if problems:
         raise InputProblems(problems)
@@ -113,6 +116,9 @@ AS_FLAGS = {
     "recipe.clip_norm": "--clip-norm",
     "Train longer, or lower recipe.pruning_epochs": "Raise --epochs, or lower --pruning-epochs",
     "Lower pruning_epochs or raise epochs": "Lower --pruning-epochs or raise --epochs",
+    "Raise epochs or lower pruning_epochs": "Raise --epochs or lower --pruning-epochs",
+    "methods.fairgrape(fast=True)": "--method fairgrape-fast",
+    "leave those layers out with exclude": "leave those layers out with --exclude",
     "recipe.pruning_epochs": "--pruning-epochs",
     ": with another recipe.evaluate_batch, data_on_device or graph the same call goes on from there": "",
     "needs heldout=…, samples": f"needs a held-out split ({HELDOUT_ROWS}), samples",
@@ -175,8 +181,8 @@ def conducted(flags: Any, tell: Callable[[str], None] = lambda _: None) -> tuple
     tell: hears each note at once; those on the data come before the training.
     """
     _need_torch()
-    wanted = experiment_of(flags)
     with _refusing(), _telling(tell) as notes:
+        wanted = experiment_of(flags)
         result = conduct(wanted, built_in="experiment" in vars(flags))
         write(result, Path(wanted.out))
     return result, Path(wanted.out), notes
@@ -195,49 +201,41 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
 
     built_in: its data is the name of a built-in experiment; else the path of the user's own.
     """
-    from evenprune.pruning import prune
+    from evenprune import built_in as experiments
+    from evenprune.pruning import prepared, prune
     from evenprune.trackers import ProgressBar
 
     out, hooks = Path(wanted.out), [ProgressBar()]
     if built_in:
-        _refuse_wrong_splits(wanted)
-    model, splits = _built_in(wanted, out) if built_in else _model_and_data(wanted)
+        model, splits = experiments.untrained_and_data(wanted.data, heldout_share=wanted.heldout_share)
+    else:
+        model, splits = _model_and_data(wanted)
     device = _device(wanted.device)
     groups = wanted.groups if built_in else list(splits["train"][2])  # merged groups are one column
     if wanted.class_bias:
         _refuse_bias(wanted, splits, groups)
-    result = prune(
-        model,
-        **splits,
-        groups=groups,
-        sparsity=wanted.sparsity,
-        method=wanted.methods(),
-        seeds=wanted.seeds,
-        recipe=wanted.recipe(),
-        folder=out,
-        tolerance=wanted.tolerance,
-        confidence=wanted.confidence,
-        device=device,
-        select=wanted.select or None,
-        hooks=hooks,
-    )
+    asked = {
+        "groups": groups,
+        "sparsity": wanted.sparsity,
+        "method": wanted.methods(),
+        "seeds": wanted.seeds,
+        "recipe": wanted.recipe(),
+        "folder": out,
+        "tolerance": wanted.tolerance,
+        "confidence": wanted.confidence,
+        "device": device,
+        "select": wanted.select or None,
+    }
+    if built_in:  # what is wrong is told before the dense model trains
+        prepared(model, splits, **asked)
+        model = experiments.trained(model, splits, folder=out, hooks=hooks)
+    result = prune(model, **splits, **asked, hooks=hooks)
     if wanted.class_bias:
         result = result.with_class_bias(device=device)
     if wanted.diagnostics:
         result = result.with_diagnostics(model.to(device))
     title = f"{wanted.id}: {wanted.sparsity * 100:g} % sparse"
     return replace(result, title=title, wording=in_flags)
-
-
-def _refuse_wrong_splits(wanted: Experiment) -> None:
-    """What looks at held-out samples where none are held out, and the like, before the dense model trains."""
-    from evenprune import biased_runs, splits
-
-    there = [splits.HELDOUT] if wanted.heldout_share else []
-    problems = splits.problems(wanted.methods(), wanted.select or None, there)
-    problems += [biased_runs.NO_HELDOUT] if wanted.class_bias and not there else []
-    if problems:
-        raise InputProblems(problems)
 
 
 def _refuse_bias(wanted: Experiment, given: dict[str, Any], groups: Any) -> None:
@@ -255,14 +253,6 @@ def _refuse_bias(wanted: Experiment, given: dict[str, Any], groups: Any) -> None
         return
     if problems:
         raise InputProblems([*splits.problems(wanted.methods(), wanted.select or None, named), *problems])
-
-
-def _built_in(wanted: Experiment, out: Path) -> tuple[Any, dict[str, Any]]:
-    from evenprune import built_in
-    from evenprune.trackers import ProgressBar
-
-    share = wanted.heldout_share
-    return built_in.dense_and_data(wanted.data, heldout_share=share, folder=out, hooks=[ProgressBar()])
 
 
 def _model_and_data(wanted: Experiment) -> tuple[Any, dict[str, Any]]:

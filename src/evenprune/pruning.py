@@ -6,13 +6,14 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from evenprune import asked_for, augment, checkpoint, leaks, samples, splits
+from evenprune import asked_for, augment, checkpoint, fairgrape, leaks, samples, splits
 from evenprune.audit import Options
 from evenprune.comparison_wording import title_of
 from evenprune.folds import Folds
@@ -25,7 +26,7 @@ from evenprune.result import Result
 from evenprune.samples import Groups, Samples
 from evenprune.tally import InputProblems
 from evenprune.trackers import Hook, ProgressBar
-from evenprune.training import fit, identify
+from evenprune.training import fit, has_begun, identify
 from evenprune.training_notes import constrains_gaps, too_few, unmeasured
 
 # Problems that the checks of the recipe find and that are told here in other words, or are told twice.
@@ -76,23 +77,30 @@ def prune(
         a dense model for each fold, trained without it.
     hooks: what hears about the training. Without any: a progress bar, silent where there is no terminal.
     """
-    asked, sparsities, drawn = asked_for.checked(
-        method, sparsity, seeds, recipe=recipe, select=select, folds=folds
+    given = {"train": train, "heldout": heldout, "audit": audit, "test": test, "validation": validation}
+    wanted = prepared(
+        model,
+        given,
+        groups=groups,
+        sparsity=sparsity,
+        method=method,
+        seeds=seeds,
+        recipe=recipe,
+        folder=folder,
+        tolerance=tolerance,
+        confidence=confidence,
+        device=device,
+        select=select,
+        folds=folds,
     )
-    methods = [splits.resolved(m) for m in asked]
-    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
-    options, problems = _audit_options(methods, tolerance, confidence)
-    given, more = splits.gathered(
-        train, {"heldout": heldout, "audit": audit, "test": test, "validation": validation}
+    for sentence in samples.strangers(wanted.data):
+        warnings.warn(sentence, stacklevel=2)
+    runs, recipe, options, place = wanted.runs, wanted.recipe, wanted.options, wanted.device
+    dense = _dense_answers(
+        model, wanted.data, runs=runs, recipe=recipe, folder=folder, device=place, folds=folds
     )
-    problems += [*more, *splits.problems(asked, select, given), *_undecided(methods, tolerance, select)]
-    problems += _without_folds(asked, folds)
-    place = _device(model, device)
-    recipe = splits.renamed(recipe or Recipe()).on(place)
-    data, shared = _checked(model, given, groups, runs=runs, recipe=recipe, folds=folds, problems=problems)
-    dense = _dense_answers(model, data, runs=runs, recipe=recipe, folder=folder, device=place, folds=folds)
-    data = samples.remarked(data, dense["train"])  # a dense model no better than a guess
-    warned = _warned(dense, data.names, methods, options.tolerance, select)
+    data = samples.remarked(wanted.data, dense["train"])  # a dense model no better than a guess
+    warned = _warned(dense, data.names, [run.method for run in runs], options.tolerance, select)
     with _one_message():
         reference = dense["train"].reference(data.names)
         fitted = fit(
@@ -114,8 +122,55 @@ def prune(
         confidence=options.confidence,
         select=select,
         warned=tuple(warned),
-        shared=shared,
+        shared=wanted.shared,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a call of prune() asks for, with nothing left to check before the dense model answers."""
+
+    runs: list[Run]
+    recipe: Recipe
+    options: Options  # of the audits
+    data: Samples
+    shared: dict[str, list[str]]  # by split, notes on samples that are in another one as well
+    device: torch.device
+
+
+def prepared(
+    model: nn.Module,
+    given: Mapping[str, Any],
+    *,
+    groups: Groups,
+    sparsity: float | Sequence[float],
+    method: Method | Sequence[Method],
+    seeds: int | Iterable[int],
+    recipe: Recipe | None,
+    folder: str | Path | None,
+    tolerance: float | None,
+    confidence: float,
+    device: torch.device | str | None,
+    select: str | None,
+    folds: Folds | None = None,
+) -> Prepared:
+    """All that prune() checks, or one error that lists every problem; the model need not be trained yet.
+
+    given: the splits, under any of their names. The rest is what prune() takes.
+    """
+    asked, sparsities, drawn = asked_for.checked(
+        method, sparsity, seeds, recipe=recipe, select=select, folds=folds
+    )
+    methods = [splits.resolved(m) for m in asked]
+    runs = [Run(method=m, sparsity=s, seed=i) for m, s, i in itertools.product(methods, sparsities, drawn)]
+    options, problems = _audit_options(methods, tolerance, confidence)
+    known, more = splits.gathered(given["train"], {n: given[n] for n in given if n != "train"})
+    problems += [*more, *splits.problems(asked, select, known), *_undecided(methods, tolerance, select)]
+    problems += [*_without_folds(asked, folds), *_without_numba(runs, folder)]
+    place = _device(model, device)
+    recipe = splits.renamed(recipe or Recipe()).on(place)
+    data, shared = _checked(model, known, groups, runs=runs, recipe=recipe, folds=folds, problems=problems)
+    return Prepared(runs=runs, recipe=recipe, options=options, data=data, shared=shared, device=place)
 
 
 def _undecided(methods: Sequence[Method], tolerance: float | None, select: str | None) -> list[str]:
@@ -138,6 +193,17 @@ def _without_folds(methods: Sequence[Method], folds: Folds | None) -> list[str]:
         f"method {crossed[0]!r}: multipliers_on='folds' cross-fits, and needs folds=Folds(of, models): of "
         "from folds.assign(groups, 4), models trained by fit() without each fold, as folds.py shows."
     ]
+
+
+def _without_numba(runs: Sequence[Run], folder: str | Path | None) -> list[str]:
+    """That the exact FairGRAPE is missing; nothing where a training in the folder may have done with it."""
+    if all(run.method.importance != "fairgrape" for run in runs) or has_begun(folder):
+        return []
+    try:
+        fairgrape.check_numba()
+    except ImportError as error:
+        return [str(error)]
+    return []
 
 
 def _warned(
@@ -233,8 +299,6 @@ def _checked(
         )
     if problems:
         raise InputProblems(problems)
-    for sentence in samples.strangers(data):
-        warnings.warn(sentence, stacklevel=3)
     return data, shared
 
 

@@ -257,7 +257,7 @@ def _heldout_problems(runs: Sequence[Run], data: Data, recipe: Recipe) -> Iterat
         some = [int(group in there) for group in range(len(data.reference.names))]
         yield from (f"{text}." for text in empty_groups(data.reference.names, some, split=name))
     tuning = (recipe.epochs - recipe.pruning_epochs) * recipe.steps(len(data.train))
-    for place, run in enumerate(runs):
+    for place, run in _different(runs, "method"):
         if 0 < tuning <= run.method.refresh:
             yield (
                 f"run {place} ({run}): a full pass every {run.method.refresh} steps, but there are {tuning} "
@@ -336,17 +336,35 @@ def _late_problems(recipe: Recipe, evaluate: Mapping[str, Split]) -> Iterator[st
             yield f'recipe.only_at_end names split "{name}", which is not evaluated at all.'
 
 
+def _different(runs: Sequence[Run], name: str) -> list[tuple[int, Run]]:
+    """Of each value that a field has, the first run and its place: what is wrong with it is told once."""
+    first: dict[Any, tuple[int, Run]] = {}
+    for place, run in enumerate(runs):
+        first.setdefault(getattr(run, name), (place, run))
+    return list(first.values())
+
+
 def _run_problems(runs: Sequence[Run], evaluate: Mapping[str, Split], recipe: Recipe) -> Iterator[str]:
     if not runs:
         yield "There are no runs; give at least one Run."
     twice = {str(run) for run in runs if runs.count(run) > 1}
     if twice:
         yield f"given more than once: {'; '.join(sorted(twice))}. Give each run a seed of its own."
-    for place, run in enumerate(runs):
+    for place, run in _different(runs, "sparsity"):
         if not 0 <= run.sparsity < 1:
             yield f"run {place} ({run}): the sparsity must be in [0, 1): 0.9 leaves one weight in ten."
+    for place, run in _different(runs, "method"):
         if recipe.pattern is not None and run.method.importance == "fairgrape":
-            yield f"run {place} ({run}): the exact FairGRAPE knows no pattern; take fairgrape_fast."
+            yield (
+                f"run {place} ({run}): the exact FairGRAPE knows no pattern; take fairgrape_fast, which is "
+                "methods.fairgrape(fast=True) or importance='fairgrape_fast'."
+            )
+        if run.method.keep != "last" and 0 < recipe.epochs == recipe.pruning_epochs:
+            yield (
+                f"run {place} ({run}): keep={run.method.keep!r} picks one of the epochs after pruning, and "
+                f"recipe.pruning_epochs is {recipe.pruning_epochs} of {recipe.epochs} epochs. Lower "
+                "pruning_epochs or raise epochs."
+            )
         if run.method.keep != "last" and run.method.keep_on not in evaluate:
             splits = ", ".join(f'"{name}"' for name in evaluate) or "none"
             yield (

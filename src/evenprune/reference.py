@@ -98,7 +98,7 @@ class DenseReference:
         try:
             outcomes = [
                 _outcome(model(inputs.to(device)), labels.to(device), groups)
-                for inputs, labels, groups in loader
+                for inputs, labels, groups in map(three_tensors, loader)
             ]
         finally:
             for module, mode in was_training.items():
@@ -132,6 +132,18 @@ class DenseReference:
         )
         totals = (float(values[key]) for key in ("all_samples", "all_correct", "all_loss_sum"))
         return cls(tuple(values["names"]), samples, correct, loss_sum, *totals)
+
+
+def three_tensors(batch: object) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch that a loader gave as inputs, labels and group ids, or an error that says what it must be."""
+    parts = batch if isinstance(batch, list | tuple) else None
+    if parts is not None and len(parts) == 3 and all(isinstance(part, Tensor) for part in parts):
+        return parts[0], parts[1], parts[2]
+    kinds = "" if parts is None else f" of {len(parts)}: {', '.join(type(part).__name__ for part in parts)}"
+    raise ValueError(
+        f"A batch is a {type(batch).__name__}{kinds}; it must be three tensors, (inputs, labels, group ids). "
+        "Let the data set give (input, label, group id) for each sample, −1 where the group is not known."
+    )
 
 
 def _device_of(model: nn.Module) -> torch.device:

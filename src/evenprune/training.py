@@ -151,6 +151,12 @@ def fit(
     return fitted
 
 
+def has_begun(folder: str | Path | None) -> bool:
+    """Whether some fleet has a checkpoint in the folder of fit()."""
+    places = (CHECKPOINT, f"fleet-*/{CHECKPOINT}")
+    return folder is not None and any(any(Path(folder).glob(place)) for place in places)
+
+
 def _classes(model: nn.Module, split: Split, device: torch.device) -> int:
     network = fleet.single(copy.deepcopy(model)).to(device)
     with torch.no_grad(), evaluating(network):
