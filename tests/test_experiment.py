@@ -137,6 +137,8 @@ def test_seeds_are_a_number_of_runs_or_a_list(text: str, seeds: tuple[int, ...])
 def test_seeds_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="seeds is 'a,b'"):
         parse_seeds("a,b")
+    with pytest.raises(ValueError, match=r"seeds is '0', a number of runs: .* seed 0 is \"0,\"$"):
+        parse_seeds("0")
 
 
 @settings(max_examples=60)

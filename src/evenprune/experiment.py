@@ -291,7 +291,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise ValueError(
             f'seeds is {text!r}: write a number of runs such as "5", or seeds as "3,7"'
         ) from None
-    return tuple(range(numbers[0])) if len(parts) == 1 and numbers else tuple(numbers)
+    if len(parts) > 1 or not numbers:
+        return tuple(numbers)
+    if numbers[0] < 1:
+        raise ValueError(
+            f'seeds is {text!r}, a number of runs: write at least "1"; seed {numbers[0]} is "{numbers[0]},"'
+        )
+    return tuple(range(numbers[0]))
 
 
 def _pattern(text: str) -> tuple[int, int] | None:
