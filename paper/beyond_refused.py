@@ -64,11 +64,23 @@ def _told(value: Any) -> str:
 def wrong_together(flags: Namespace, part: Part | None) -> list[str]:
     """What does not go with other flags, nor with the part that they are for."""
     if part is None:
-        return [*_too_many(flags), *_seeds_apart(flags)]
+        return [*_no_results(flags), *_too_many(flags), *_seeds_apart(flags)]
     own = with_part(flags, part)
     # A part that says how many itself takes those that there are not as all; groups are of the data set.
     judged = "heldout_used" not in part.told and flags.dataset in (None, part.dataset)
-    return [*part_problems(flags, part), *(_too_many(own) if judged else []), *_seeds_apart(own)]
+    return [
+        *_no_results(flags),
+        *part_problems(flags, part),
+        *(_too_many(own) if judged else []),
+        *_seeds_apart(own),
+    ]
+
+
+def _no_results(flags: Namespace) -> list[str]:
+    """A mistyped file would look like an empty study."""
+    if flags.command not in ("show", "page") or flags.results.exists():
+        return []
+    return [f"--results {flags.results} does not exist: name a file that `study` has written"]
 
 
 def _too_many(flags: Namespace) -> list[str]:
@@ -109,13 +121,6 @@ def wrong_target(flags: Namespace) -> list[str]:
     return []
 
 
-def no_results(flags: Namespace) -> list[str]:
-    """A mistyped file would look like an empty study."""
-    if flags.command not in ("show", "page") or flags.results.exists():
-        return []
-    return [f"--results {flags.results} does not exist: name a file that `study` has written"]
-
-
 def files_of(results: Path) -> list[Path]:
     """The two files of the study."""
     return [results, beyond_answers.path_of(results)]
@@ -123,7 +128,7 @@ def files_of(results: Path) -> list[Path]:
 
 def refuse(flags: Namespace, parts: Iterable[tuple[Namespace, Part | None]]) -> None:
     """`parts`: of the study, each with the command line as it reads it; None: it is about no part."""
-    found = [*wrong_values(flags), *wrong_target(flags), *no_results(flags)]
+    found = [*wrong_values(flags), *wrong_target(flags)]
     found += [problem for own, part in parts for problem in wrong_together(own, part)]
     if found:
         raise InputProblems(list(dict.fromkeys(found)))

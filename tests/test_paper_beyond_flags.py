@@ -49,10 +49,13 @@ def refused(
     for name, source in SOURCES.items():
         monkeypatch.setitem(SOURCES, name, replace(source, read=read))
 
+    results = tmp_path / "beyond.json"
+    results.touch()
+
     def call(*words: str) -> str:
-        results = ["--results", str(tmp_path / "beyond.json"), "--work", str(tmp_path / "work")]
-        assert beyond.main([*words, *results]) == 2
-        assert list(tmp_path.iterdir()) == []
+        assert beyond.main([*words, "--results", str(results), "--work", str(tmp_path / "work")]) == 2
+        assert list(tmp_path.iterdir()) == [results]
+        assert not results.read_text()
         said = capsys.readouterr()
         assert said.out == ""
         return said.err
