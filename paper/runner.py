@@ -323,14 +323,21 @@ def finished_lines(document: results_file.Document, cells: Sequence[Cell]) -> li
     return [f"{'method':<{wide}}{'sparsity':>9}  seeds finished (·: missing)", *lines]
 
 
-def commit_here() -> str | None:
-    """The commit of this checkout; None where there is none."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+def commit_here(root: Path = ROOT) -> str | None:
+    """The commit of this checkout; None where there is none. "-dirty": with other changes than results."""
+    results = [f":(exclude){name}" for name in ("paper/results", "benchmarks/results")]
+    commit = _git(root, "describe", "--always", "--exclude", "*")
+    changed = commit and _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *results)
+    return f"{commit}-dirty" if changed else commit or None
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git says; nothing where there is no git, or no checkout."""
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    except OSError:  # no git
-        return None
-    return found.stdout.strip() or None
+        found = subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=root)
+    except OSError:
+        return ""
+    return found.stdout.strip()
 
 
 def progress() -> tuple[Hook, ...]:

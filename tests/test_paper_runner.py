@@ -645,6 +645,28 @@ def test_shorter_timings_keep_the_share_of_pruning() -> None:
     assert runner.shortened(cifar100.RECIPE, 60) == cifar100.RECIPE
 
 
+def test_the_commit_tells_of_changes_in_code_not_of_results(tmp_path: Path) -> None:
+    assert runner.commit_here(tmp_path / "gone") is None
+    assert runner.commit_here(tmp_path) is None
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    code, results = tmp_path / "code.py", tmp_path / "paper" / "results" / "runs.json"
+    results.parent.mkdir(parents=True)
+    git("init")
+    for file in (code, results):
+        file.write_text("")
+    git("add", ".")
+    git("commit", "--message", "first")
+    commit = runner.commit_here(tmp_path)
+    results.write_text("{}")
+    assert runner.commit_here(tmp_path) == commit
+    code.write_text("1")
+    assert runner.commit_here(tmp_path) == f"{commit}-dirty"
+
+
 def test_lines_for_logs() -> None:
     said: list[str] = []
     lines = runner.EpochLines(said.append)
