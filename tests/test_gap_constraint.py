@@ -347,6 +347,24 @@ def test_training_batches_do_not_move_what_follows_held_out_samples() -> None:
     assert torch.equal(again.multipliers, moved)
 
 
+def test_a_follow_that_is_forgotten_is_told_once() -> None:
+    guard = GapConstraint(reference(), passing(), heldout=reference((6, 4, 2)))
+    logits, labels, _ = batch(1)
+    groups = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
+    guard.active = False
+    for step in range(30):
+        guard(*batch(step))  # pruning: nothing is followed yet
+    guard.active = True
+    for step in range(40):
+        if step % 20 == 0:  # every second time: late, and not forgotten
+            guard.follow(logits, labels, groups)
+        guard(*batch(step))  # 20 after the last one
+    with pytest.warns(UserWarning, match=r"21 steps without follow\(\).*every 10 steps"):
+        guard(*batch(0))
+    for step in range(50):
+        guard(*batch(step))
+
+
 def test_what_is_wrong_with_held_out_samples_is_said() -> None:
     by_batch = methods.ceag(tolerance=0.01, multipliers_on="heldout")
     words = r"(?s)with estimator='ring'.*add estimator=\"pass\".*needs heldout=DenseReference.measure"

@@ -63,6 +63,7 @@ class GapConstraint(nn.Module):
         self.samples = int(reference.all_samples) if samples is None else samples
         self.plan = self._plan(torch.float32)
         self._checked: set[str] = set()
+        self._waited = 0  # steps since the multipliers last followed held-out samples
         self._state_names: tuple[str, ...] = ()
         self._set_state(constraint.init(self.plan))
         for sentence in _shortened(constraint.slow_rings([method], reference)):
@@ -105,6 +106,7 @@ class GapConstraint(nn.Module):
             problems = value_problems(labels, groups, classes=logits.shape[1], names=self.reference.names)
             _raise(problems or _other_samples(self.heldout, groups, dense_correct))
             self._checked.add("held out")
+        self._waited = 0
         if not self.active:
             return
         correct = logits.argmax(1) == labels
@@ -124,6 +126,7 @@ class GapConstraint(nn.Module):
     def _weigh(self, losses: Tensor, correct: Tensor, groups: Tensor, index: Tensor | None) -> Tensor:
         if not (self.active and self.training):
             return torch.full_like(losses, 1 / len(losses), dtype=_wide(losses.dtype))
+        self._wait_for_a_pass()
         self._keep_up_with(losses)
         return constraint.step_(
             self.plan,
@@ -134,6 +137,19 @@ class GapConstraint(nn.Module):
             index=None if index is None else index.unsqueeze(0),
             active=torch.ones((), dtype=torch.bool, device=losses.device),
         ).squeeze(0)
+
+    def _wait_for_a_pass(self) -> None:
+        """A warning where follow() is forgotten. Compiled, a count would be a new program at every step."""
+        if self.heldout is None or torch.compiler.is_compiling():
+            return
+        self._waited += 1
+        if self._waited == 2 * self.method.refresh + 1:
+            warnings.warn(
+                f"GapConstraint: {self._waited} steps without follow(), so that the multipliers stand still: "
+                f"call it every {self.method.refresh} steps (refresh), with the network's answers to all "
+                "held-out samples.",
+                stacklevel=4,
+            )
 
     @property
     def multipliers(self) -> Tensor:
