@@ -226,7 +226,8 @@ def shown_of(flags: Namespace, where: Where) -> Document:
 def show(flags: Namespace, where: Where) -> None:
     held = shown_of(flags, where)
     answers = beyond_answers.read(beyond_answers.path_of(where.results))
-    told = {"tolerance": flags.tolerance, "against": flags.against, "markdown": flags.markdown}
+    names = ("tolerance", "against", "payers", "markdown")
+    told = {name: getattr(flags, name) for name in names}
     for line in beyond_table.lines(held, answers, **told):
         where.say(line)
 

@@ -294,6 +294,13 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
     parts["plan"].add_argument("--seconds-per-fleet", type=float, default=0.0, help="beside its runs (0)")
     parts["timing"].set_defaults(epochs=TIMED_EPOCHS, fleet=TIMED_RUNS)
     parts["timing"].add_argument("--again", action="store_true", help="also what this commit has timed")
+    parts["show"].add_argument(
+        "--payers",
+        nargs="+",
+        default=[],
+        metavar="GROUP",
+        help="groups to look at in place of those that held-out images show to pay",
+    )
     parts["show"].add_argument("--markdown", action="store_true", help="tables of Markdown, not of text")
     parts["page"].add_argument("--to", type=Path, default=Path("beyond.html"), help="(%(default)s)")
     command_line.add_dense_settings(parts["dense"], **source.dense)

@@ -89,6 +89,13 @@ def spread_of(counts: Mapping[str, Sequence[int]]) -> float:
     return math.sqrt(paule_mandel(excess, errors**2)[1])
 
 
+def groups_named(names: Iterable[str], *, dataset: str, groups: str) -> tuple[int, ...]:
+    """Those of the names that a setting has; blanks may be written for underscores."""
+    wanted = {name.replace("_", " ") for name in names}
+    known = NAMES.get((dataset, groups), ())
+    return tuple(place for place, name in enumerate(known) if name.replace("_", " ") in wanted)
+
+
 def name_of(group: int, *, dataset: str, groups: str) -> str:
     names = NAMES.get((dataset, groups), ())
     return visible(names[group].replace("_", " ")) if group < len(names) else f"group {group}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from paper.beyond_answers import Answers, Key, answers_in, groups_in
 from paper.beyond_cells import key_of
-from paper.beyond_measures import payers_of
+from paper.beyond_measures import groups_named, payers_of
 from paper.beyond_methods import KINDS
 from paper.beyond_pooled import Difference, differences
 from paper.results_file import Document
@@ -59,10 +59,11 @@ class Paired:
     answers: Mapping[Key, Answers]
     document: Document
     rows: Sequence[Row]  # of all settings, each with its chosen dual step: to find baselines in
+    named: Sequence[str] = ()  # groups to look at in place of those that pay
 
     @staticmethod
-    def of(document: Document, rows: Sequence[Row]) -> "Paired":
-        return Paired(answers_in(document), document, rows)
+    def of(document: Document, rows: Sequence[Row], named: Sequence[str] = ()) -> "Paired":
+        return Paired(answers_in(document), document, rows, named)
 
     def answered(self, row: Row) -> bool:
         return key_of(row) in self.answers
@@ -84,7 +85,9 @@ class Paired:
         return Versus(tuple(row for row, _ in partners), same, found)
 
     def payers(self, setting: Setting) -> tuple[int, ...]:
-        """The groups that pay, by the runs of NFT that look at all held-out samples."""
+        """The groups that pay, by the runs of NFT that look at all held-out samples; or those named."""
+        if self.named:
+            return groups_named(self.named, dataset=setting.dataset, groups=setting.groups)
         return payers_of(r for r in self.rows if r["method"] == "NFT" and Setting.of(r) == setting.family)
 
 

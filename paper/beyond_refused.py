@@ -2,18 +2,22 @@
 
 from argparse import Namespace
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from evenprune.reading import listed
 from evenprune.tally import InputProblems
 from paper import beyond_answers
 from paper.beyond_data import SOURCES
 from paper.beyond_flags import part_problems, tune_seeds, with_part
+from paper.beyond_measures import NAMES, groups_named
 from paper.beyond_plan import Part
 from paper.beyond_rules import COUNT, FOLDS, FRACTION, NOT_NEGATIVE, POSITIVE, SAMPLES, SPARSITY, whole
 from paper.cells import seeds_in
 from paper.results_file import Rule
 
+SUCH_AS = 5  # names that are told where one is wrong
 TUNING = ("study", "formulations", "plan", "list")  # commands that choose dual steps
 
 
@@ -121,6 +125,18 @@ def wrong_target(flags: Namespace) -> list[str]:
     return []
 
 
+def wrong_groups(flags: Namespace) -> list[str]:
+    """A misspelt group would look like one that nobody has."""
+    places = [place for place in NAMES if flags.dataset in (None, place[0])]
+    known = [name for place in places for name in NAMES[place]]
+    return [
+        f"--payers {told!r} is no group of {flags.dataset or 'any data set'}: give names such as "
+        f"{listed(get_close_matches(told, known) or known, SUCH_AS)}"
+        for told in getattr(flags, "payers", ())
+        if not any(groups_named([told], dataset=dataset, groups=groups) for dataset, groups in places)
+    ]
+
+
 def files_of(results: Path) -> list[Path]:
     """The two files of the study."""
     return [results, beyond_answers.path_of(results)]
@@ -128,7 +144,7 @@ def files_of(results: Path) -> list[Path]:
 
 def refuse(flags: Namespace, parts: Iterable[tuple[Namespace, Part | None]]) -> None:
     """`parts`: of the study, each with the command line as it reads it; None: it is about no part."""
-    found = [*wrong_values(flags), *wrong_target(flags)]
+    found = [*wrong_values(flags), *wrong_target(flags), *wrong_groups(flags)]
     found += [problem for own, part in parts for problem in wrong_together(own, part)]
     if found:
         raise InputProblems(list(dict.fromkeys(found)))

@@ -196,13 +196,19 @@ class Block:
 
 
 def blocks(
-    results: Document, answers: Document, *, tolerance: float | None = None, against: str = BASELINES[0]
+    results: Document,
+    answers: Document,
+    *,
+    tolerance: float | None = None,
+    against: str = BASELINES[0],
+    payers: Sequence[str] = (),
 ) -> list[Block]:
-    """In the order of the results file. tolerance: None is what the runs of each setting aim at."""
+    """In the order of the results file. tolerance: None is what the runs of each setting aim at; payers:
+    names of groups to look at in place of those that held-out samples show to pay."""
     every = _by_setting(results["runs"])
     # Chosen within a setting, so that a data set is never chosen on another's runs.
     picked = {setting: chosen(rows) for setting, rows in every.items()}
-    paired = Paired.of(answers, [r for rows in picked.values() for r in rows])
+    paired = Paired.of(answers, [r for rows in picked.values() for r in rows], payers)
     aims = {key: aimed_at(rows) if tolerance is None else tolerance for key, rows in picked.items()}
     return [_block(key, rows, every[key], paired, against, aims[key]) for key, rows in picked.items()]
 

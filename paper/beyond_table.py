@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenprune.reading import counted
+from evenprune.reading import counted, listed
 from evenprune.wording import MISSING
 from paper import beyond_words as words
 from paper.beyond_cells import key_of
@@ -27,6 +27,7 @@ def lines(
     *,
     tolerance: float | None = None,
     against: str = BASELINES[0],
+    payers: Sequence[str] = (),
     markdown: bool = False,
 ) -> list[str]:
     """Everything that `show` prints. Percent; mean ± standard deviation over seeds."""
@@ -34,9 +35,13 @@ def lines(
     if not results["runs"] and not timed:
         return ["No run is finished yet."]
     form, title = (marked, "## {}") if markdown else (aligned, "{}")
-    every = sorted(blocks(results, answers, tolerance=tolerance, against=against), key=words.order)
+    every = blocks(results, answers, tolerance=tolerance, against=against, payers=payers)
+    every.sort(key=words.order)
     whole = [block for block in every if block.setting.heldout_used is None]
-    found = [title.format("At a glance"), "", *form(_glance(whole)), ""] if len(whole) > 1 else []
+    found = (
+        [f"payers: {listed(payers)}, as asked for; not those that NFT takes most from", ""] if payers else []
+    )
+    found += [title.format("At a glance"), "", *form(_glance(whole)), ""] if len(whole) > 1 else []
     for block in every:
         tables = [_numbers(block), _heldout(block), _paired(against, block.entries)]
         tables += [_paired(baseline, entries) for baseline, entries in block.faced.items()]

@@ -89,6 +89,10 @@ WRONG = {
     "list --tolerance -1": f"--tolerance is -1: {FRACTION}",
     "show --tolerance 3": f"--tolerance is 3: {FRACTION}",
     "page --tolerance 3": f"--tolerance is 3: {FRACTION}",
+    "show --payers 'small mammal'": "--payers 'small mammal' is no group of any data set: give names such as "
+    "'small_mammals'",
+    "show --dataset utkface --payers apple Asian": "--payers 'apple' is no group of utkface: give names such "
+    "as 'White', 'Black', 'Asian', 'Indian', 'Others'",
     "dense --folds 0": "--folds is 0: give a whole number of at least 2",
     "dense --lr 0": "--lr is 0: give a number above 0",
     "dense --epochs 0": f"--epochs is 0: {ONE}",

@@ -536,6 +536,21 @@ def test_the_headline_counts_each_task_once_and_tells_distillation_from_multipli
     )
 
 
+def test_groups_that_are_named_stand_in_place_of_those_who_pay() -> None:
+    """Apples pay with NFT; ψ of (600, 300, 300) of 3,000 each is 20 − 13.3 % for them, −3.3 for others."""
+    documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3})
+
+    def told(*payers: str) -> list[str]:
+        lines = beyond_table.lines(*documents, payers=payers)
+        rows = [re.split(r"\s{2,}", line) for line in lines if line.startswith(("method", "NFT  "))]
+        return [*lines[:1], rows[1][rows[0].index("unseen payers' ψ")]]
+
+    assert told()[1] == told("apple")[1] == "6.7 ± 0.0"
+    assert told("baby") == ["payers: 'baby', as asked for; not those that NFT takes most from", "-3.3 ± 0.0"]
+    assert told("apple", "aquarium fish", "baby")[1] == "0.0 ± 0.0"
+    assert told("Others")[1] == "–"  # who have no part in classes
+
+
 def test_payers_who_are_farther_ahead_than_they_were_behind_are_told_apart() -> None:
     """Apples lose 6.7 points with NFT; ψ of (0, 600, 600) of 3,000 each is 0 − 13.3 %."""
     documents = made({"NFT": [WORSE] * 3, "NFT + KD": [EVEN] * 3, "CEAG": [(0, 600, 600)] * 3})
