@@ -303,6 +303,11 @@ def test_every_problem_is_listed_at_once():
         cross_check(*whole, tolerance=0.1, folds=1)
     with pytest.raises(InputProblems, match="no sample has a group"):
         fit(whole[0], whole[1], torch.tensor([-1, -1]), whole[3], tolerance=0.1)
+    with pytest.raises(InputProblems) as caught:
+        fit(whole[0].numpy(), whole[1].tolist(), whole[2], whole[3], tolerance=0.1, units=[0, 1])  # type: ignore[arg-type]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "logits are a ndarray", "labels are a list", "units are a list"
+    ]  # fmt: skip
 
 
 # --- into the model ---

@@ -160,6 +160,9 @@ def test_what_cannot_be_selected_is_refused() -> None:
     alive = torch.tensor([True, False, True, True])
     with pytest.raises(ValueError, match=r"keep = 4 of 3 living weights: give 0 … 3"):
         select(torch.ones(2, 4), alive, 4)
+    for shape in ((2, 5), (4,)):
+        with pytest.raises(ValueError, match=r"alive \[4\]: give \[groups, weights\] and \[weights\]"):
+            select(torch.ones(shape), alive, 2)
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="must not be negative"):
             select(torch.tensor([[1.0, 1.0, wrong, 1.0]]), alive, 2)
@@ -581,9 +584,10 @@ def test_wrong_arguments_are_named() -> None:
     masks = Masks.of(model)
     with pytest.raises(ValueError, match=r"^batches is a list_iterator, .* a DataLoader or MiniBatches\.$"):
         prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=2)
-    with pytest.raises(ValueError, match=r"^steps = 0: give at least 1\.$"):
-        prune_in_steps_(model, masks, [], groups=2, sparsity=0.5, steps=0)
-    with pytest.raises(ValueError, match=r"^steps = 0: give at least 1\. batches is a list_iterator"):
+    for few in (0, 2.5):
+        with pytest.raises(ValueError, match=rf"^steps = {few}: give a whole number of at least 1\.$"):
+            prune_in_steps_(model, masks, [], groups=2, sparsity=0.5, steps=few)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^steps = 0: give a whole .* 1\. batches is a list_iterator"):
         prune_in_steps_(model, masks, iter([]), groups=2, sparsity=0.5, steps=0)
     with pytest.raises(SparsityNotReachable):
         prune_in_steps_(model, masks, [], groups=2, sparsity=1.5, steps=1)

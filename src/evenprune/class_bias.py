@@ -236,6 +236,11 @@ class _Samples:
 def _problems(
     logits: Tensor, labels: Tensor, groups: Tensor, dense_correct: Tensor, units: Tensor | None
 ) -> list[str]:
+    given = {"logits": logits, "labels": labels, "groups": groups, "dense_correct": dense_correct}
+    given |= {} if units is None else {"units": units}
+    others = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
+    if others:
+        return [f"{name} are a {type(value).__name__}: give a tensor" for name, value in others.items()]
     if logits.ndim != 2 or not logits.numel():
         return [f"logits have the shape {list(logits.shape)}: give [samples, classes], neither of them 0"]
     samples, classes = logits.shape

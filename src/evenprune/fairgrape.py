@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,6 +33,11 @@ Places = NDArray[np.int64]
 
 def select(importance: Tensor, alive: Tensor, keep: int) -> Tensor:
     """Which weights stay, by the exact greedy rule. Importance [groups, n]; alive and result [n]."""
+    if importance.ndim != 2 or importance.shape[1:] != alive.shape:
+        raise ValueError(
+            f"Importance has the shape {list(importance.shape)} and alive {list(alive.shape)}: give "
+            "[groups, weights] and [weights]."
+        )
     living = alive.cpu().numpy()
     count = int(np.count_nonzero(living))
     if not 0 <= keep <= count:
@@ -225,7 +231,8 @@ def prune_in_steps_(
     `batches` are gone through once a step: a list, a DataLoader, MiniBatches. `between` is called after each
     step, the last one included, to fine-tune.
     """
-    problems = [] if steps >= 1 else [f"steps = {steps}: give at least 1."]
+    whole = isinstance(steps, Integral) and steps >= 1
+    problems = [] if whole else [f"steps = {steps}: give a whole number of at least 1."]
     if iter(batches) is batches:
         problems.append(
             f"batches is a {type(batches).__name__}, which can be gone through once, not once a step: give a "
