@@ -255,9 +255,12 @@ def add_grid(part: argparse.ArgumentParser, source: Source, dataset: str, augmen
     part.add_argument("--importance-batches", type=int, help=f"of FairGRAPE's scores ({batches})")
 
 
-def add_data(part: argparse.ArgumentParser, dataset: str | None, source: Source) -> None:
-    """Which images, and which of them are held out."""
+def add_dataset(part: argparse.ArgumentParser, dataset: str | None) -> None:
     part.add_argument("--dataset", choices=list(SOURCES), default=dataset, help=f"({dataset or 'all'})")
+
+
+def add_heldout(part: argparse.ArgumentParser, source: Source) -> None:
+    """Which images are held out, and what they look like."""
     part.add_argument(
         "--heldout",
         type=samples_in,
@@ -278,7 +281,9 @@ def parser(about: str | None, commands: Commands, dataset: str = DATASET) -> arg
     for name, part in parts.items():
         shown = name in SHOWN
         part.set_defaults(results=PAPER / "results" / "beyond.json", work=ROOT / "runs" / "beyond")
-        add_data(part, None if shown or name == "plan" else dataset, source)
+        add_dataset(part, None if shown or name == "plan" else dataset)
+        if not shown:
+            add_heldout(part, source)
         if name != "dense":
             part.add_argument("--tolerance", type=float, help="of max ψ, a fraction (as the runs aim at)")
         if shown:

@@ -818,19 +818,20 @@ def test_from_the_dense_model_to_the_tables(
     looked_at = {run["heldout_used"]: sum(run["changes"]["heldout"]["samples"]) for run in runs}
     assert looked_at == {None: 40, 4: 8, 6: 12}
     capsys.readouterr()
-    assert beyond.main(["show", *places]) == 0
+    results = ["--results", str(tmp_path / "beyond.json")]
+    assert beyond.main(["show", *results]) == 0
     shown = capsys.readouterr().out
     assert shown.count("superclass groups, 95.0% sparse") == 5
     assert "6 a group looked at" in shown
-    assert beyond.main(["show", *places, "--against", "CEAG"]) == 0
+    assert beyond.main(["show", *results, "--against", "CEAG"]) == 0
     assert "against CEAG" in capsys.readouterr().out
     assert re.search("^CEAG ", shown, re.MULTILINE)
-    assert beyond.main(["show", *places, "--dual-lr", "77"]) == 0  # runs without a step are always shown
+    assert beyond.main(["show", *results, "--dual-lr", "77"]) == 0  # runs without a step are always shown
     other = capsys.readouterr().out
     assert other.startswith("No run has a dual step of 77; there are ")
     assert re.search("^NFT ", other, re.MULTILINE)
     assert not re.search("^CEAG ", other, re.MULTILINE)
-    assert beyond.main(["show", *places, "--against", "GroupDRO", "--dual-lr", "0.1"]) == 0
+    assert beyond.main(["show", *results, "--against", "GroupDRO", "--dual-lr", "0.1"]) == 0
     assert capsys.readouterr().out.startswith(
         "No run of GroupDRO is finished: nothing is compared with it.\n"
     )
