@@ -42,6 +42,7 @@ def test_equal_experiments_have_equal_ids_and_any_change_has_another() -> None:
     assert set(changes) | {"device", "out", "cache", *after} == {f.name for f in fields(Experiment)}
     assert len(ids | {GOOD.id}) == len(changes) + 1
     assert replace(GOOD, device="cuda", out="elsewhere", cache="x", **after).id == GOOD.id
+    assert replace(GOOD, without=("graph", "channels-last")).id not in ids | {GOOD.id}  # it resumes no other
 
 
 def test_an_id_is_readable_stable_and_a_file_name() -> None:

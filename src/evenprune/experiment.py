@@ -106,7 +106,10 @@ class Experiment:
     def settings(self) -> dict[str, Any]:
         """What differs from the defaults and changes the result: fields that come later change no id."""
         named = [f for f in fields(self) if f.metadata["identity"] and getattr(self, f.name) != f.default]
-        return {f.name: getattr(self, f.name) for f in named}
+        found = {f.name: getattr(self, f.name) for f in named}
+        if "channels-last" in self.without:  # the others may change where a training is resumed
+            found["without"] = "channels-last"
+        return found
 
     @property
     def id(self) -> str:
