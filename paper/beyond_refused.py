@@ -67,14 +67,12 @@ def _told(value: Any) -> str:
 
 def wrong_together(flags: Namespace, part: Part | None) -> list[str]:
     """What does not go with other flags, nor with the part that they are for."""
-    if part is None:
-        return [*_no_results(flags), *_too_many(flags), *_seeds_apart(flags)]
-    own = with_part(flags, part)
+    own = flags if part is None else with_part(flags, part)
     # A part that says how many itself takes those that there are not as all; groups are of the data set.
-    judged = "heldout_used" not in part.told and flags.dataset in (None, part.dataset)
+    judged = part is None or ("heldout_used" not in part.told and flags.dataset in (None, part.dataset))
     return [
         *_no_results(flags),
-        *part_problems(flags, part),
+        *([] if part is None else part_problems(flags, part)),
         *(_too_many(own) if judged else []),
         *_seeds_apart(own),
     ]

@@ -645,7 +645,7 @@ def test_a_group_of_the_incomplete_last_batch_has_importance_and_one_that_no_bat
     assert settings.batch_size == 24
     runs = [Run(method=kind, sparsity=0.5) for kind in (methods.nft(), methods.fairgrape(fast=True))]
     with pytest.raises(
-        InputProblems, match=rf'Group "{NAMES[2]}" has no sample in the 2 batches of .*Raise it'
+        InputProblems, match=rf'Group "{NAMES[2]}" has no sample in the batches of .*_batches=2, .*Raise it'
     ):
         fit(model, data, runs=runs, recipe=settings, hooks=[Untold()])
     fit(model, data, runs=runs[:1], recipe=settings)  # which looks at no importance

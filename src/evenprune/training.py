@@ -194,7 +194,7 @@ def _check_importances(
         none = groups_have([data.reference.names[group] for group in left_out])
         raise InputProblems(
             [
-                f"{none} no sample in the {count} batches of recipe.importance_batches, so FairGRAPE would "
+                f"{none} no sample in the batches of recipe.importance_batches={count}, so FairGRAPE would "
                 "keep no weight for their sake. Raise it, or leave it out: all training samples count then."
             ]
         )
