@@ -63,6 +63,8 @@ NEED_NO_GROUPS = [methods.nft(), methods.nft_es(on="heldout"), methods.kd(), met
 UNGROUPED: dict[str, Callable[[Split], Any]] = {
     "pairs of tensors": lambda split: (split.inputs, split.labels),
     "no id known": lambda split: (split.inputs, split.labels, torch.full_like(split.groups, -1)),
+    "one group": lambda split: (split.inputs, split.labels, torch.zeros_like(split.groups)),
+    "one group is known": lambda split: (split.inputs, split.labels, split.groups.clamp(0, 1) - 1),
     "a data set of pairs": lambda split: TensorDataset(split.inputs, split.labels),
     "a list of pairs": lambda split: list(zip(split.inputs, split.labels.tolist(), strict=True)),
 }
@@ -77,8 +79,8 @@ def test_training_samples_need_no_groups_where_no_method_looks_at_them(form: str
             assert torch.equal(mine, theirs)
         assert without.audits[name]["test"].to_dict() == there.audits[name]["test"].to_dict()
         assert list(without.audits[name]) == ["test"]
-    assert "No group of the training samples is known: nothing is said of gaps there." in without.notes
-    assert not any("No group" in note for note in there.notes)
+    assert "The training samples have no groups to compare: nothing is said of gaps there." in without.notes
+    assert not any("no groups" in note for note in there.notes)
 
 
 def test_nothing_is_said_of_gaps_of_training_samples_without_groups(tmp_path: Path) -> None:
@@ -86,9 +88,8 @@ def test_nothing_is_said_of_gaps_of_training_samples_without_groups(tmp_path: Pa
     found = call(method=NEED_NO_GROUPS, train=(TRAIN.inputs, TRAIN.labels), heldout=held, tolerance=0.05)
     line = next(line for line in found.table().splitlines() if line.startswith("KD"))
     assert line.split()[3] == line.split()[5] == line.split()[7] == "–"  # max ψ, Ψ_PW, within the tolerance
-    assert "The training samples have no groups: who paid is told by unseen data alone." in html.unescape(
-        found.save(tmp_path / "c.html").read_text(encoding="utf-8")
-    )
+    page = html.unescape(found.save(tmp_path / "c.html").read_text(encoding="utf-8"))
+    assert "The training samples have no groups to compare: who paid is told by unseen data alone." in page
     assert '"splits":["heldout","test"]' in (tmp_path / "c.html").read_text(encoding="utf-8").replace(" ", "")
     with pytest.warns(UserWarning, match="held-out samples in 3 groups are few"):
         chosen = call(
@@ -114,9 +115,20 @@ def test_nothing_is_said_of_gaps_of_training_samples_without_groups(tmp_path: Pa
 def test_training_samples_without_groups_are_refused_where_a_method_looks_at_them(method: Method) -> None:
     assert method.needs_groups
     two = {"method": [methods.nft(), method], "heldout": tensors(images(120, seed=2)), "tolerance": 0.05}
-    for form, said in (("pairs of tensors", "has 2 parts"), ("no id known", "one group only")):
+    for form, said in {
+        "pairs of tensors": "has 2 parts",
+        "no id known": "one group only",
+        "one group": "one group only",
+        "one group is known": "train: 1 known group",
+    }.items():
         with pytest.raises(InputProblems, match=said):
             call(**two, train=UNGROUPED[form](TRAIN))
+
+
+def test_unseen_samples_need_groups_whatever_the_training_samples_have() -> None:
+    one_known = UNGROUPED["one group is known"](TEST)
+    with pytest.raises(InputProblems, match=r"^test: 1 known group \(young\); give two or more$"):
+        call(method=methods.nft(), tolerance=0.05, train=(TRAIN.inputs, TRAIN.labels), test=one_known)
 
 
 def test_methods_that_look_at_no_groups_are_these() -> None:
@@ -896,7 +908,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"method": methods.nft()}, ["tolerance is missing, and nft has none"]),
     ({"confidence": 2.0}, ["confidence is 2.0"]),
     ({"groups": None, "train": (X, Y, G * 0)}, ["train: one group only: every sample has the value '0'"]),
-    ({"groups": None, "train": (X, Y, G.clamp(0, 1) - 1)}, ["the training data has 1 groups (0)"]),
+    ({"groups": None, "train": (X, Y, G.clamp(0, 1) - 1)}, ["train: 1 known group (0); give two or more"]),
     ({"model": broken_model()}, ["the dense model's loss is NaN or infinite on 200 of 200"]),
     ({"model": nn.Linear(3, 4)}, ["does not take the training inputs", "[2, 1, 6, 6]"]),
     ({"model": nn.Conv2d(1, 4, 3)}, ["logits [batch, classes]"]),

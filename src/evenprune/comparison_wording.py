@@ -35,7 +35,7 @@ def headline(document: Document) -> str:
     """What happened on the training data, where the methods act: the baseline first, then the others."""
     methods = titled(document)
     if all(_worst(method, "train") is None for method in methods):
-        return "The training samples have no groups: who paid is told by unseen data alone."
+        return "The training samples have no groups to compare: who paid is told by unseen data alone."
     plain = baseline(methods)
     others = [method for place, method in enumerate(methods) if place != plain]
     others.sort(key=lambda method: _rank(document, method))

@@ -20,6 +20,7 @@ from evenprune.folds import Folds
 from evenprune.masks import Masks
 from evenprune.method import Method
 from evenprune.predict import Predictions, look_at_outputs, predict
+from evenprune.reading import counted
 from evenprune.recipe import Data, Recipe, Run, check
 from evenprune.reference import DenseReference
 from evenprune.result import Result
@@ -293,13 +294,19 @@ def _checked(
     problems += augment.unfit(recipe.augment, train.inputs, mean=train.mean, std=train.std)
     twice, shared = leaks.found(given, data.splits)
     problems += twice
-    if len(data.names) < 2:
-        problems.append(
-            f"the training data has {len(data.names)} groups ({', '.join(data.names)}); give two or more"
-        )
+    problems += _few_groups(data)
     if problems:
         raise InputProblems(problems)
     return data, shared
+
+
+def _few_groups(data: Samples) -> list[str]:
+    """Nothing to compare: in train or, where its groups are not looked at, in the other splits."""
+    if len(data.names) > 1:
+        return []
+    who = "train" if data.grouped_train else " and ".join(name for name in data.splits if name != "train")
+    known = counted(len(data.names), "known group", "known groups")
+    return [f"{who}: {known} ({', '.join(data.names)}); give two or more"]
 
 
 def _mask_problems(model: nn.Module, runs: Sequence[Run], recipe: Recipe) -> list[str]:

@@ -47,7 +47,7 @@ TRAINED = (
 DIAGNOSED = (
     "Gradient norm and largest Hessian eigenvalue are the dense model's, on these samples (Tran et al.)."
 )
-UNGROUPED = "No group of the training samples is known: nothing is said of gaps there."
+UNGROUPED = "The training samples have no groups to compare: nothing is said of gaps there."
 CHOSEN = "Choices were made on these samples: gaps here are smaller than on unseen data."
 
 
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def audited(self) -> list[str]:
-        """The splits; without training samples of which no group is known."""
+        """The splits; without training samples that have no groups to compare."""
         return [split for split in self.dense if split != TRAIN or self.samples.grouped_train]
 
     def _audit(self, name: str, one: Fitted, split: str) -> Audit:

@@ -43,8 +43,8 @@ class Samples:
 def read(data: Mapping[str, Any], groups: Groups, *, needs_groups: bool = True) -> Samples:
     """Splits by name, "train" among them, or one error that lists every problem.
 
-    needs_groups: whether the training samples must have groups. Where they have none, groups are those of the
-    other splits.
+    needs_groups: whether the training samples must have groups. Where they need none and have less than two,
+    groups are those of the other splits.
     """
     problems: list[str] = []
     parts = {}
@@ -56,7 +56,9 @@ def read(data: Mapping[str, Any], groups: Groups, *, needs_groups: bool = True) 
             problems.append(f"{name}: {error}")
     scaling = {name: _scaling(value) for name, value in data.items()}
     if not problems:
-        columns = _filled({name: own for name, (_, _, own) in parts.items()}, len(parts["train"][1]))
+        columns = {name: own for name, (_, _, own) in parts.items()}
+        if not needs_groups:
+            columns = _filled(columns, len(parts["train"][1]))
         problems += _form_problems({name: inputs for name, (inputs, _, _) in parts.items()})
         problems += _scaling_problems(scaling) + _column_problems(columns)
         without = not needs_groups and _unknown(columns["train"])
@@ -75,8 +77,8 @@ def read(data: Mapping[str, Any], groups: Groups, *, needs_groups: bool = True) 
 
 
 def _filled(columns: dict[str, Columns], samples: int) -> dict[str, Columns]:
-    """Training samples that came without groups get those of another split, none of them known."""
-    if columns["train"]:
+    """Training samples with nothing to compare get the columns of another split, no group of them known."""
+    if columns["train"] and len(encode(columns["train"])[1]) > 1:
         return columns
     named = next((own for own in columns.values() if own), {})
     return columns | {"train": {name: np.full(samples, None, dtype=object) for name in named}}
