@@ -204,3 +204,6 @@ def test_splits_with_other_columns_of_groups_are_refused_by_name():
         "test: the samples are grouped by group, those of train by gender, race",
     ]
     assert samples.read({"train": train, "test": (x, y, {"race": y})}, "race").names == ("0", "1")
+    ungrouped = {"train": (x, y), "heldout": (x, y, {"race": y}), "test": (x, y, y)}
+    with pytest.raises(InputProblems, match=r"test: .* grouped by group, those of heldout by race"):
+        samples.read(ungrouped, None, needs_groups=False)

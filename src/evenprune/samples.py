@@ -57,10 +57,11 @@ def read(data: Mapping[str, Any], groups: Groups, *, needs_groups: bool = True) 
     scaling = {name: _scaling(value) for name, value in data.items()}
     if not problems:
         columns = {name: own for name, (_, _, own) in parts.items()}
+        problems += _column_problems(columns)
         if not needs_groups:
             columns = _filled(columns, len(parts["train"][1]))
         problems += _form_problems({name: inputs for name, (inputs, _, _) in parts.items()})
-        problems += _scaling_problems(scaling) + _column_problems(columns)
+        problems += _scaling_problems(scaling)
         without = not needs_groups and _unknown(columns["train"])
         problems += _unauditable({n: own for n, own in columns.items() if n != "train" or not without})
         problems += _one_class(parts["train"][1])
@@ -155,12 +156,14 @@ def _form_problems(inputs: Mapping[str, Tensor]) -> list[str]:
 
 
 def _column_problems(columns: Mapping[str, Columns]) -> list[str]:
-    named = {name: ", ".join(sorted(own)) for name, own in columns.items()}
+    """All splits that have groups are grouped by the same attributes as the first of them."""
+    named = {name: ", ".join(sorted(own)) for name, own in columns.items() if own}
+    first = next(iter(named), "train")
     return [
-        f"{name}: the samples are grouped by {attributes}, those of train by {named['train']}; give all "
+        f"{name}: the samples are grouped by {attributes}, those of {first} by {named[first]}; give all "
         "splits the same columns of groups, or say with groups= which to use"
         for name, attributes in named.items()
-        if attributes != named["train"]
+        if attributes != named[first]
     ]
 
 
