@@ -127,6 +127,8 @@ def test_training_samples_without_groups_are_refused_where_a_method_looks_at_the
 
 def test_unseen_samples_need_groups_whatever_the_training_samples_have() -> None:
     one_known = UNGROUPED["one group is known"](TEST)
+    with pytest.raises(InputProblems, match="audit is missing: give samples"):
+        call(method=methods.nft(), tolerance=0.05, train=(TRAIN.inputs, TRAIN.labels), test=None)
     with pytest.raises(InputProblems, match=r"^test: 1 known group \(young\); give two or more$"):
         call(method=methods.nft(), tolerance=0.05, train=(TRAIN.inputs, TRAIN.labels), test=one_known)
 

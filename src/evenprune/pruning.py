@@ -302,9 +302,9 @@ def _checked(
 
 def _few_groups(data: Samples) -> list[str]:
     """Nothing to compare: in train or, where its groups are not looked at, in the other splits."""
-    if len(data.names) > 1:
-        return []
     who = "train" if data.grouped_train else " and ".join(name for name in data.splits if name != "train")
+    if len(data.names) > 1 or not who:
+        return []
     known = counted(len(data.names), "known group", "known groups")
     return [f"{who}: {known} ({', '.join(data.names)}); give two or more"]
 

@@ -81,7 +81,7 @@ def _filled(columns: dict[str, Columns], samples: int) -> dict[str, Columns]:
     """Training samples with nothing to compare get the columns of another split, no group of them known."""
     if columns["train"] and len(encode(columns["train"])[1]) > 1:
         return columns
-    named = next((own for own in columns.values() if own), {})
+    named = next((own for own in columns.values() if own), ["group"])
     return columns | {"train": {name: np.full(samples, None, dtype=object) for name in named}}
 
 
