@@ -33,6 +33,8 @@ def test_groups_that_no_audit_would_take_are_refused_before_the_training():
     one = {"a": np.zeros(n, int)}
     with pytest.raises(InputProblems, match="test: one group only: every sample has the value '0' in 'a'"):
         samples.read({"train": (x, y, two), "test": (x, y, one)}, None)
+    with pytest.raises(InputProblems, match="'a'; choices on held-out samples and their audits compare gro"):
+        samples.read({"train": (x, y, two), "heldout": (x, y, one), "test": (x, y, two)}, None)
 
 
 def test_training_samples_of_one_class_are_refused():

@@ -107,9 +107,9 @@ def _cells(attributes: Mapping[str, NDArray[Any]]) -> tuple[IntArray, tuple[Cell
     return cells_of(attributes)
 
 
-def one_group(attributes: Iterable[str], cell: Cell) -> str:
+def one_group(attributes: Iterable[str], cell: Cell, why: str = "an audit compares groups") -> str:
     names = ", ".join(map(repr, attributes))
-    return f"one group only: every sample has the value {_value(cell)!r} in {names}; an audit compares groups"
+    return f"one group only: every sample has the value {_value(cell)!r} in {names}; {why}"
 
 
 def _value(cell: Cell) -> str:

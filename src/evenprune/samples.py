@@ -18,6 +18,7 @@ from evenprune.intake import crowded, one_group
 from evenprune.predict import Predictions, as_split
 from evenprune.reading import counted
 from evenprune.recipe import Split
+from evenprune.splits import HELDOUT
 from evenprune.tally import InputProblems
 
 Groups = str | Sequence[str] | Mapping[str, Sequence[str]] | None
@@ -195,7 +196,8 @@ def _unauditable(columns: Mapping[str, Columns]) -> list[str]:
     for split, own in columns.items():
         cell, cells = cells_of(own)
         problems = crowded(own, cells, cell.size)
-        problems += [one_group(own, cells[0])] if len(cells) == 1 else []
+        who = "choices on held-out samples and their audits" if split == HELDOUT else "audits"
+        problems += [one_group(own, cells[0], f"{who} compare groups")] if len(cells) == 1 else []
         found += [f"{split}: {problem}" for problem in problems]
     return found
 
