@@ -365,6 +365,19 @@ def test_a_follow_that_is_forgotten_is_told_once() -> None:
         guard(*batch(step))
 
 
+def test_the_warning_points_at_the_line_that_calls_the_constraint() -> None:
+    logits, labels, groups = batch(1)
+    called, weighed = (GapConstraint(reference(), passing(), heldout=reference((6, 4, 2))) for _ in range(2))
+    for _ in range(20):
+        called(logits, labels, groups)
+        weighed.weights(logits[:, 0], labels == 0, groups)
+    with pytest.warns(UserWarning, match=r"without follow\(\)") as of_call:
+        called(logits, labels, groups)
+    with pytest.warns(UserWarning, match=r"without follow\(\)") as of_weights:
+        weighed.weights(logits[:, 0], labels == 0, groups)
+    assert [told[0].filename for told in (of_call, of_weights)] == [__file__] * 2
+
+
 def test_what_is_wrong_with_held_out_samples_is_said() -> None:
     by_batch = methods.ceag(tolerance=0.01, multipliers_on="heldout")
     words = r"(?s)with estimator='ring'.*add estimator=\"pass\".*needs heldout=DenseReference.measure"

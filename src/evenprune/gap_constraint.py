@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -148,7 +149,7 @@ class GapConstraint(nn.Module):
                 f"GapConstraint: {self._waited} steps without follow(), so that the multipliers stand still: "
                 f"call it every {self.method.refresh} steps (refresh), with the network's answers to all "
                 "held-out samples.",
-                stacklevel=4,
+                stacklevel=_users_level(),
             )
 
     @property
@@ -240,6 +241,14 @@ class GapConstraint(nn.Module):
         for name in ("max_psi", "violation"):  # once a part of the state, now computed from it
             state_dict.pop(f"{prefix}state_{name}", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _users_level() -> int:
+    """The stacklevel, in a function that warns, of the first line outside this package and torch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in ("evenprune", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
