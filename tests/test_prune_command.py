@@ -439,6 +439,10 @@ def test_what_pruning_cannot_do_is_told_once_and_before_the_dense_model_trains(
         done.stderr.count("the exact FairGRAPE knows no pattern; take fairgrape_fast, which is --meth") == 1
     )
     assert done.stderr.count("needs numba: pip install 'evenprune[fairgrape]'") == 1
+    done = called("run", "digits", "--class-bias", "--pattern", "2:4", "--out", tmp_path / "d")
+    assert done.stderr.startswith("evenprune: 2 problems")
+    assert "2:4 reaches 0.5 at most" in done.stderr
+    assert "a class bias is fitted on the held-out split, and there is none" in done.stderr
     done = called("run", "digits", *exact, "--out", tmp_path / "d")
     assert done.returncode == 2
     assert done.stderr.startswith("evenprune: The exact FairGRAPE selection needs numba")

@@ -202,7 +202,7 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     built_in: its data is the name of a built-in experiment; else the path of the user's own.
     """
     from evenprune import built_in as experiments
-    from evenprune.pruning import prepared, prune
+    from evenprune.pruning import prune
     from evenprune.trackers import ProgressBar
 
     out, hooks = Path(wanted.out), [ProgressBar()]
@@ -212,8 +212,6 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
         model, splits = _model_and_data(wanted)
     device = _device(wanted.device)
     groups = wanted.groups if built_in else list(splits["train"][2])  # merged groups are one column
-    if wanted.class_bias:
-        _refuse_bias(wanted, splits, groups)
     asked = {
         "groups": groups,
         "sparsity": wanted.sparsity,
@@ -226,8 +224,10 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
         "device": device,
         "select": wanted.select or None,
     }
-    if built_in:  # what is wrong is told before the dense model trains
-        prepared(model, splits, **asked)
+    biased = _bias_problems(wanted, splits, groups) if wanted.class_bias else []
+    if built_in or biased:  # all that is wrong is told before the dense model trains
+        _refuse(model, splits, asked, biased)
+    if built_in:
         model = experiments.trained(model, splits, folder=out, hooks=hooks)
     result = prune(model, **splits, **asked, hooks=hooks)
     if wanted.class_bias:
@@ -238,21 +238,29 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     return replace(result, title=title, wording=in_flags)
 
 
-def _refuse_bias(wanted: Experiment, given: dict[str, Any], groups: Any) -> None:
-    """An error if there can be no class bias, before the training and not after it.
-
-    It tells what else is wrong with the splits; of samples that cannot be read prune() tells everything.
-    """
+def _bias_problems(wanted: Experiment, given: dict[str, Any], groups: Any) -> list[str]:
+    """Why there can be no class bias; of samples that cannot be read prune() tells everything."""
     from evenprune import biased_runs, samples, splits
 
     named, _ = splits.gathered(given["train"], {name: given[name] for name in given if name != "train"})
     try:
         needed = any(method.needs_groups for method in wanted.methods())
-        problems = biased_runs.problems(samples.read(named, groups, needs_groups=needed))
+        return biased_runs.problems(samples.read(named, groups, needs_groups=needed))
     except InputProblems:
-        return
+        return []
+
+
+def _refuse(model: Any, given: dict[str, Any], asked: dict[str, Any], biased: list[str]) -> None:
+    """An error if anything is wrong with what prune() is asked, or with a class bias."""
+    from evenprune.pruning import prepared
+
+    problems = biased
+    try:
+        prepared(model, given, **asked)
+    except InputProblems as error:
+        problems = [*error.problems, *biased]
     if problems:
-        raise InputProblems([*splits.problems(wanted.methods(), wanted.select or None, named), *problems])
+        raise InputProblems(problems)
 
 
 def _model_and_data(wanted: Experiment) -> tuple[Any, dict[str, Any]]:
