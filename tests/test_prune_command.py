@@ -318,6 +318,13 @@ def test_advice_in_notes_is_in_flags(notes: list[str], said: str) -> None:
     assert not re.search(r"recipe\.|=…", in_flags(note))
 
 
+def test_advice_on_a_built_in_experiment_leaves_its_data_alone() -> None:
+    ring = in_flags("Merge groups, lower k, or use the table estimator.", built_in=True)
+    assert ring == "Lower --k, or use --method ceag:estimator=table."
+    (note,) = chosen_on_its_own("CEAG", others=False)
+    assert "in Python, give these as audit=…, and audit" in in_flags(note, built_in=True)
+
+
 def test_bad_input_ends_the_command_with_code_2_and_no_traceback(place: Path) -> None:
     refused(
         prune(place, "--sparsity", "0.9999", data="labels.npz"), "labels outside 0 … 3", "is not reachable"
@@ -421,6 +428,7 @@ def test_a_built_in_experiment_says_before_it_trains_that_nothing_is_held_out(tm
     assert done.returncode == 2
     assert "3 problems" in done.stderr
     assert done.stderr.count("--heldout-share 0.2") == 3
+    assert "column of the splits" not in done.stderr  # the data is built in
     assert not (tmp_path / "d").exists()
 
 

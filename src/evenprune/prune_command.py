@@ -4,6 +4,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import Field, field, fields, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -133,10 +134,17 @@ AS_FLAGS = {
     "erge groups, lower k, or use the table estimator": "erge groups (--merge-below), lower --k, or use "
     "--method ceag:estimator=table",
 }
+# The same where an experiment is built in, whose data nobody can change.
+OF_GIVEN_DATA = {
+    ", or mark samples as validation in the column of the splits": "",
+    "give these with --test, or as test in the column of the splits": "in Python, give these as audit=…",
+    "Merge groups (--merge-below), lower --k": "Lower --k",
+    "merge groups (--merge-below), lower --k": "lower --k",
+}
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
+def _refusing(built_in: bool) -> Iterator[None]:
     """What goes wrong in practice becomes one plain message; a defect of ours keeps its trace."""
     from evenprune.checkpoint import CheckpointError, DifferentExperiment
     from evenprune.replay import Unsupported
@@ -145,28 +153,29 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except InputProblems as error:
-        raise InputProblems([in_flags(problem) for problem in error.problems]) from error
+        raise InputProblems([in_flags(problem, built_in) for problem in error.problems]) from error
     except (
         *(CheckpointError, DifferentExperiment, NoRoom, NotFinite, Unsupported),
         *(OSError, ImportError),
     ) as error:
-        raise InputProblems([in_flags(str(error))]) from error
+        raise InputProblems([in_flags(str(error), built_in)]) from error
 
 
-def in_flags(problem: str) -> str:
-    for said, flag in AS_FLAGS.items():
+def in_flags(problem: str, built_in: bool = False) -> str:
+    words = AS_FLAGS | OF_GIVEN_DATA if built_in else AS_FLAGS
+    for said, flag in words.items():
         problem = problem.replace(said, flag)
     return problem
 
 
 @contextlib.contextmanager
-def _telling(tell: Callable[[str], None]) -> Iterator[list[str]]:
+def _telling(tell: Callable[[str], None], built_in: bool) -> Iterator[list[str]]:
     """Warnings for users, told as they come, and gathered; all others are silent."""
     notes: list[str] = []
 
     def hear(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if category is UserWarning:
-            notes.append(in_flags(str(message)))
+            notes.append(in_flags(str(message), built_in))
             tell(notes[-1])
 
     with warnings.catch_warnings():
@@ -181,9 +190,10 @@ def conducted(flags: Any, tell: Callable[[str], None] = lambda _: None) -> tuple
     tell: hears each note at once; those on the data come before the training.
     """
     _need_torch()
-    with _refusing(), _telling(tell) as notes:
+    built_in = "experiment" in vars(flags)
+    with _refusing(built_in), _telling(tell, built_in) as notes:
         wanted = experiment_of(flags)
-        result = conduct(wanted, built_in="experiment" in vars(flags))
+        result = conduct(wanted, built_in=built_in)
         write(result, Path(wanted.out))
     return result, Path(wanted.out), notes
 
@@ -235,7 +245,7 @@ def conduct(wanted: Experiment, *, built_in: bool) -> "Result":
     if wanted.diagnostics:
         result = result.with_diagnostics(model.to(device))
     title = f"{wanted.id}: {wanted.sparsity * 100:g} % sparse"
-    return replace(result, title=title, wording=in_flags)
+    return replace(result, title=title, wording=partial(in_flags, built_in=built_in))
 
 
 def _bias_problems(wanted: Experiment, given: dict[str, Any], groups: Any) -> list[str]:
