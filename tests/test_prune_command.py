@@ -201,7 +201,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["select='heldout' needs a held-out split (--heldout-share 0.2, or mark samples as validation in"],
     ),
     ({"select": "test"}, ["select is 'test': choose on heldout"]),
-    ({"method": ["ceag:multipliers_on=folds,estimator=pass,refresh=2"]}, ["prune(folds=Folds(of, models))"]),
+    ({"method": ["ceag:multipliers_on=folds"]}, ["which only Python can: prune(folds=Folds(of, models))"]),
     (
         {"class_bias": True},
         ["2 problems", "there is none: --heldout-share 0.2, or mark samples", "groups that are labels"],

@@ -239,7 +239,7 @@ def method_problems(e: Experiment) -> Iterator[str]:
 def build_method(text: str, e: Experiment) -> "Method":
     """A method of its name and own settings; the experiment's where it takes them and has none of its own."""
     from evenprune import methods
-    from evenprune.method import no_such
+    from evenprune.method import FOLDS, no_such
 
     name, _, rest = text.partition(":")
     name = name.strip().replace("_", "-")
@@ -255,6 +255,11 @@ def build_method(text: str, e: Experiment) -> "Method":
     unknown = [key for key in own if key not in there]
     if unknown:
         raise ValueError(no_such(f"{name} has no setting", unknown, there))
+    if own.get("multipliers_on") == FOLDS:
+        raise ValueError(
+            f"multipliers_on={FOLDS!r} cross-fits, which only Python can: prune(folds=Folds(of, models)), of "
+            "from folds.assign(groups, 4), models trained by fit() without each fold, as folds.py shows"
+        )
     wrong = [key for key, value in own.items() if _is_flag(takes.get(key)) and not isinstance(value, bool)]
     if wrong:
         raise ValueError(f"{wrong[0]} is {own[wrong[0]]!r}; write true or false")

@@ -130,7 +130,6 @@ AS_FLAGS = {
     ", samples given as heldout=…": f" ({HELDOUT_ROWS})",
     ", or 'folds', the training samples by cross-fitting": "",
     "give others as heldout=…": f"give others: {HELDOUT_ROWS}.",
-    "and needs folds=Folds(of, models): of": "which only Python can: prune(folds=Folds(of, models)), of",
     "erge groups, lower k, or use the table estimator": "erge groups (--merge-below), lower --k, or use "
     "--method ceag:estimator=table",
 }
