@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,10 +96,19 @@ def sizes_looked_at(flags: Namespace) -> list[float | None]:
     return list(dict.fromkeys(used if used in few else None for used in flags.heldout_used))
 
 
+def methods_of(flags: Namespace, used: float | None = None) -> list[str]:
+    """What a command trains, times or lists, of so many held-out samples; None: of all."""
+    if flags.command == "timing":
+        return timed_methods(flags)
+    if flags.command == "formulations":
+        return _kept(flags, flags.methods or FORMULATIONS)
+    return study_methods(flags, used)
+
+
 def study_methods(flags: Namespace, used: float | None) -> list[str]:
     """With fewer held-out samples, the methods that look at them: the others would be the same runs again."""
     if flags.methods:
-        return list(flags.methods)
+        return _kept(flags, flags.methods)
     kept = {name: kind for name, kind in STUDY.items() if name not in _left_out(flags)}
     return [name for name, kind in kept.items() if used is None or kind.sees_heldout]
 
@@ -107,9 +116,13 @@ def study_methods(flags: Namespace, used: float | None) -> list[str]:
 def timed_methods(flags: Namespace) -> list[str]:
     """Those that are named, or all of the study and the other rivals; companions have costs of their own."""
     if flags.methods:
-        return [name for name in flags.methods if name not in flags.without]
+        return _kept(flags, flags.methods)
     usual = [name for name in {**STUDY, **ONCE} if not KINDS[name].crossed]
     return [name for name in usual if name not in _left_out(flags)]
+
+
+def _kept(flags: Namespace, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name not in flags.without]
 
 
 def _left_out(flags: Namespace) -> list[str]:
@@ -118,7 +131,7 @@ def _left_out(flags: Namespace) -> list[str]:
 
 def formulated(flags: Namespace, used: float | None) -> list[str]:
     whole = used is None and (flags.dataset, flags.groups) == (DATASET, GROUPINGS[DATASET][0])
-    return list(FORMULATIONS) if whole else []
+    return _kept(flags, FORMULATIONS) if whole else []
 
 
 def settings_of(flags: Namespace) -> list[list[Cell]]:
@@ -126,10 +139,8 @@ def settings_of(flags: Namespace) -> list[list[Cell]]:
     found = []
     for augment in dict.fromkeys(word == "yes" for word in flags.augment):
         for used in sizes_looked_at(flags):
-            names = study_methods(flags, used)
-            if flags.command == "formulations":
-                names = flags.methods or list(FORMULATIONS)
-            elif flags.command == "list" and not flags.methods and not augment:
+            names = methods_of(flags, used)
+            if flags.command == "list" and not flags.methods and not augment:
                 names = list(dict.fromkeys([*names, *formulated(flags, used)]))
             grid = grid_of(flags, used)
             found.append(beyond_cells.cells_of(grid, names=names, seeds=flags.seeds, augment=augment))

@@ -1,5 +1,6 @@
 """Command lines that are refused: all that is wrong with one, in one message, before anything is read."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,7 +11,7 @@ from evenprune.reading import listed
 from evenprune.tally import InputProblems
 from paper import beyond_answers
 from paper.beyond_data import SOURCES
-from paper.beyond_flags import part_problems, tune_seeds, with_part
+from paper.beyond_flags import methods_of, part_problems, tune_seeds, with_part
 from paper.beyond_measures import NAMES, groups_named
 from paper.beyond_plan import Part
 from paper.beyond_rules import COUNT, FOLDS, FRACTION, NOT_NEGATIVE, POSITIVE, SAMPLES, SPARSITY, whole
@@ -18,6 +19,7 @@ from paper.cells import seeds_in
 from paper.results_file import Rule
 
 SUCH_AS = 5  # names that are told where one is wrong
+TRAINING = ("study", "formulations", "timing")
 TUNING = ("study", "formulations", "plan", "list")  # commands that choose dual steps
 
 
@@ -73,6 +75,7 @@ def wrong_together(flags: Namespace, part: Part | None) -> list[str]:
     return [
         *_no_results(flags),
         *([] if part is None else part_problems(flags, part)),
+        *(_none_left(own) if flags.command in TRAINING else []),
         *(_too_many(own) if judged else []),
         *_seeds_apart(own),
     ]
@@ -83,6 +86,14 @@ def _no_results(flags: Namespace) -> list[str]:
     if flags.command not in ("show", "page") or flags.results.exists():
         return []
     return [f"--results {flags.results} does not exist: name a file that `study` has written"]
+
+
+def _none_left(flags: Namespace) -> list[str]:
+    if methods_of(flags):
+        return []
+    return [
+        f"--without {shlex.join(flags.without)} leaves no method: leave out fewer, or give other --methods"
+    ]
 
 
 def _too_many(flags: Namespace) -> list[str]:

@@ -863,6 +863,9 @@ def test_flags_become_the_grid_and_the_recipe() -> None:
     assert beyond_flags.study_methods(flags_of("study"), None) == list(STUDY)
     fewer = beyond_flags.study_methods(flags_of("study", "--part=1", "--without", "FairGRAPE", "CEAG"), None)
     assert fewer == [name for name in STUDY if name not in ("FairGRAPE", "CEAG")]
+    for command in ("study", "formulations", "timing", "list"):
+        named = flags_of(command, "--methods", "NFT", "CEAG", "--without", "CEAG")
+        assert beyond_flags.methods_of(named) == ["NFT"]
 
 
 def test_numbers_of_held_out_samples_are_told_together_and_all_of_them_once() -> None:
