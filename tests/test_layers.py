@@ -27,7 +27,7 @@ LAYERS = [
     "identity draws iterates divergence teacher companions heldout compiling per_run loop "
     "element_wise history resume shared_start lineup fitted training",
     "state_file models data",
-    "samples splits experiment leaks selection training_notes biased_runs run_names run_figures result "
+    "splits samples experiment leaks selection training_notes biased_runs run_names run_figures result "
     "asked_for pruning built_in architectures model_file data_source",
     "audit_command prune_command data_command cache_command report_command cli __main__",
 ]
