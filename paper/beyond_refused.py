@@ -136,12 +136,14 @@ def wrong_target(flags: Namespace) -> list[str]:
 
 def wrong_groups(flags: Namespace) -> list[str]:
     """A misspelt group would look like one that nobody has."""
+    if not getattr(flags, "payers", ()):
+        return []
     places = [place for place in NAMES if flags.dataset in (None, place[0])]
     known = [name for place in places for name in NAMES[place]]
     return [
         f"--payers {told!r} is no group of {flags.dataset or 'any data set'}: give names such as "
         f"{listed(get_close_matches(told, known) or known, SUCH_AS)}"
-        for told in getattr(flags, "payers", ())
+        for told in flags.payers
         if not any(groups_named([told], dataset=dataset, groups=groups) for dataset, groups in places)
     ]
 
