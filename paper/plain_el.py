@@ -8,8 +8,7 @@ times as fast, which is more where most groups are better than the average. It s
 layer alone, begins in the epoch of the last pruning, here in the next, and keeps the last batch of an epoch.
 
 Groups that a batch lacks are left out, there as here. Where they are not (no sample, so a mean of 0), each of
-them counts as |0 − L|, which lets all multipliers grow at every step. So do stale means: the dual step takes
-the L_g of the last batch that held the group, and nothing else differs.
+them counts as |0 − L|, which lets all multipliers grow at every step.
 """
 
 import copy
@@ -45,7 +44,6 @@ class Form:
     early: bool = False  # constraints act in the epoch of the last pruning
     whole: bool = False  # the last batch of an epoch, a smaller one, is kept
     absent: bool = False  # groups that a batch lacks are not left out: their loss is 0
-    stale: bool = False  # they move their multipliers by their loss in the last batch that held them
 
 
 FORMS = {
@@ -54,8 +52,6 @@ FORMS = {
     "published": Form(leaks=True, last_only=True, early=True, whole=True),
     "absent": Form(absent=True),  # not in the published code; an older one may have had it
     "absent_published": Form(leaks=True, last_only=True, early=True, whole=True, absent=True),
-    "stale": Form(stale=True),  # not in the published code either
-    "stale_published": Form(leaks=True, last_only=True, early=True, whole=True, stale=True),
 }
 
 
@@ -68,7 +64,6 @@ class Step:
     multipliers: Tensor  # after the dual step
     decay: Tensor  # how many times the weight penalty counts
     negative: Tensor  # samples whose loss is raised
-    latest: Tensor  # L_g of the last batch that held the group; NaN where none did
 
 
 def lagrangian(
@@ -79,28 +74,20 @@ def lagrangian(
     dual_lr: float,
     penalty: Tensor | None = None,
     absent: bool = False,
-    latest: Tensor | None = None,
 ) -> Step:
-    """Of one batch. penalty: p, where the constraints have it; absent: they are of all groups; latest: the
-    dual step is, by what a group was in the last batch that held it."""
+    """Of one batch. penalty: p, where the constraints have it; absent: they are of all groups."""
     counts = torch.zeros_like(multipliers).index_add(0, groups, torch.ones_like(losses))
     sums = torch.zeros_like(multipliers).index_add(0, groups, losses)
     sizes, mean = counts.clamp(min=1), losses.mean()
-    overall = mean if penalty is None else mean + penalty
-    apart = sums / sizes - overall  # L_g − L
+    apart = sums / sizes - (mean if penalty is None else mean + penalty)  # L_g − L
     if not absent:
         apart = torch.where(counts > 0, apart, 0)  # of groups that the batch holds
-    seen, violation = torch.where(counts > 0, (sums / sizes).detach(), torch.nan), apart.detach()
-    if latest is not None:
-        seen = torch.where(counts > 0, seen, latest)
-        known = (counts > 0) | ~latest.isnan()  # a loss that is not a number stays one
-        violation = torch.where(known, seen - overall.detach(), 0)
-    after = multipliers + dual_lr * violation.abs()
+    after = multipliers + dual_lr * apart.detach().abs()
     pushed = after * apart.detach().sign()
     rest = 1 - pushed.sum()  # how many times L counts, and p where it is part of L
     negative = rest / len(losses) + (pushed / sizes)[groups] < 0
     decay = torch.ones_like(rest) if penalty is None else rest
-    return Step(mean + (after * apart.abs()).sum(), after, decay, negative.sum(), seen)
+    return Step(mean + (after * apart.abs()).sum(), after, decay, negative.sum())
 
 
 # --- the loop ---
@@ -161,7 +148,6 @@ class Loop:
         self.losses_of = _losses(self.network.model, recipe, device)
         self.dual_lr, self.constrained = cell.dual_lr or 0.0, False
         self.multipliers = self.network.decayed[0].new_zeros(int(data.groups.max()) + 1)
-        self.latest = torch.full_like(self.multipliers, torch.nan)
         self.negative = torch.zeros((), dtype=torch.long, device=device)
         self.once = torch.ones((), device=device)
         self.batch = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)  # places of samples
@@ -190,11 +176,9 @@ class Loop:
             dual_lr=self.dual_lr,
             penalty=self.network.penalty() if self.form.leaks else None,
             absent=self.form.absent,
-            latest=self.latest if self.form.stale else None,
         )
         self.network.descend(told.objective, told.decay)
         self.multipliers.copy_(told.multipliers)
-        self.latest.copy_(told.latest)
         self.negative.add_(told.negative)
 
 

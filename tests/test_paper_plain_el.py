@@ -68,7 +68,7 @@ def written_out(model: nn.Module, split: Split, form: Form, *, decay: float, dua
     model = copy.deepcopy(model)
     masks, rate = Masks.of(model), 0.05
     optimizer = SGD(model.parameters(), lr=rate, momentum=0.9)
-    multipliers, latest = [0.0] * 3, [torch.nan] * 3
+    multipliers = [0.0] * 3
     decayed = list(model[-1].parameters()) if form.last_only else list(model.parameters())
     for epoch in range(5):
         if epoch < 2:
@@ -87,10 +87,6 @@ def written_out(model: nn.Module, split: Split, form: Form, *, decay: float, dua
             overall = objective if form.leaks else loss
             for group in range(3) if epoch >= 2 - form.early else ():
                 own = losses[split.groups[index] == group]
-                if len(own):
-                    latest[group] = float(own.detach().mean())
-                elif form.stale and latest[group] == latest[group]:
-                    multipliers[group] += dual_lr * abs(latest[group] - float(overall.detach()))
                 if len(own) or form.absent:
                     violation = ((own.mean() if len(own) else 0.0) - overall).abs()
                     multipliers[group] += dual_lr * float(violation.detach())
@@ -120,8 +116,6 @@ def test_the_forms_are_those_of_their_names() -> None:
     assert FORMS["leaking"] == Form(leaks=True, early=True, whole=True)
     assert FORMS["published"] == replace(FORMS["leaking"], last_only=True)
     assert FORMS["absent"] == Form(absent=True)
-    assert FORMS["stale"] == Form(stale=True)
-    assert FORMS["stale_published"] == replace(FORMS["published"], stale=True)
 
 
 @st.composite
@@ -185,11 +179,11 @@ def test_the_forms_differ_in_what_they_say() -> None:
     ]
     assert sums[0][2] != sums[1][2]  # a fifth batch, of 14
     rare = rare_third(split)
-    first, *others = (
+    first, second = (
         [t.multiplier_sum for t in plain_el.train(model, rare, cell_of(0.05), form, settings(), CPU)]
-        for form in (Form(), Form(absent=True), Form(stale=True))
+        for form in (Form(), Form(absent=True))
     )
-    assert first[2] < min(other[2] for other in others)
+    assert first[2] < second[2]
     for form in (Form(leaks=True), Form(last_only=True)):
         assert not torch.allclose(ended(form)[1], weights, rtol=1e-3)
     torch.testing.assert_close(ended(Form(leaks=True), decay=0.0)[1], ended(Form(), decay=0.0)[1])

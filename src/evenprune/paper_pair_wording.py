@@ -26,8 +26,6 @@ RECIPES = {
     "published": "the paper's published code's form, decay of the last layer inside the constraints",
     "absent": "groups that a batch lacks counted as groups without loss",
     "absent_published": "the published form, and groups that a batch lacks counted as groups without loss",
-    "stale": "multipliers of groups that a batch lacks moved by their last batch",
-    "stale_published": "the published form, and multipliers of absent groups moved by their last batch",
 }
 SHORT = {
     PLAIN: "plain float32",
@@ -45,8 +43,6 @@ SHORT = {
     "published": "published form",
     "absent": "absent groups as 0",
     "absent_published": "published, absent as 0",
-    "stale": "stale groups move",
-    "stale_published": "published, stale groups move",
 }
 MOST_ALONE = 10  # runs that are named
 TOLD = {
