@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from evenprune.reading import listed
 from evenprune.tally import InputProblems
@@ -14,57 +13,12 @@ from paper.beyond_data import SOURCES
 from paper.beyond_flags import methods_of, part_problems, tune_seeds, with_part
 from paper.beyond_measures import NAMES, groups_named
 from paper.beyond_plan import Part
-from paper.beyond_rules import COUNT, FOLDS, FRACTION, NOT_NEGATIVE, POSITIVE, SAMPLES, SPARSITY, whole
-from paper.cells import seeds_in
-from paper.results_file import Rule
+from paper.flag_values import names_seeds, told_values, wrong_values
+from paper.rules import COUNT
 
 SUCH_AS = 5  # names that are told where one is wrong
 TRAINING = ("study", "formulations", "timing")
 TUNING = ("study", "formulations", "plan", "list")  # commands that choose dual steps
-
-
-def _names_seeds(text: Any) -> bool:
-    try:
-        return bool(seeds_in(text))
-    except InputProblems:
-        return False
-
-
-SEEDS: Rule = ("seeds, as 0-4 or 0,1,2", _names_seeds)
-FLAGS: dict[str, Rule] = {  # whatever command has them; what is not told is not judged
-    **dict.fromkeys(("tolerance", "pair_tolerance"), FRACTION),
-    "loss_tolerance": NOT_NEGATIVE,
-    **dict.fromkeys(("dual_lr", "el_dual_lr", "dro_dual_lr"), NOT_NEGATIVE),
-    "sparsity": SPARSITY,
-    **dict.fromkeys(("heldout", "heldout_used"), SAMPLES),
-    **dict.fromkeys(("buffer", "refresh", "epochs", "importance_batches"), COUNT),
-    **dict.fromkeys(("fleet", "save_every", "batch", "image_size"), COUNT),
-    "folds": FOLDS,
-    "seed": whole(0),
-    "trials": whole(2),
-    "tune_seeds": SEEDS,
-    "lr": POSITIVE,
-    **dict.fromkeys(("seconds_per_run", "seconds_per_fleet"), NOT_NEGATIVE),
-}
-
-
-def wrong_values(flags: Namespace) -> list[str]:
-    """One line a value that is not what its flag takes."""
-    return [
-        f"--{name.replace('_', '-')} is {_told(value)}: give {words}"
-        for name, (words, holds) in FLAGS.items()
-        for value in _values(getattr(flags, name, None))
-        if not holds(value)
-    ]
-
-
-def _values(told: Any) -> list[Any]:
-    """Of a flag that takes several, each; None stands for what is usual, or for all."""
-    return [value for value in (told if isinstance(told, list) else [told]) if value is not None]
-
-
-def _told(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else f"{value:g}"
 
 
 def wrong_together(flags: Namespace, part: Part | None) -> list[str]:
@@ -104,14 +58,14 @@ def _too_many(flags: Namespace) -> list[str]:
     return [
         f"--heldout-used is {used}: --heldout {flags.heldout} holds out {most} samples a {flags.groups}; "
         f"give 1 to {most}, a share between 0 and 1, or all"
-        for used in _values(flags.heldout_used)
+        for used in told_values(flags.heldout_used)
         if COUNT[1](used) and used > most
     ]
 
 
 def _seeds_apart(flags: Namespace) -> list[str]:
     """Dual steps are chosen with some of the seeds."""
-    if flags.command not in TUNING or not _names_seeds(flags.tune_seeds):
+    if flags.command not in TUNING or not names_seeds(flags.tune_seeds):
         return []
     try:
         tune_seeds(flags)

@@ -14,8 +14,8 @@ from paper import results_file
 from paper.beyond_cells import IDENTITY, amount, key_of
 from paper.beyond_methods import KINDS, METHODS
 from paper.beyond_rows import COUNTED, SPLITS, measures
-from paper.beyond_rules import SAMPLES, SETTINGS, TOLERANCES, or_null
 from paper.results_file import CLOSE, COUNTS, TEXT, VERSIONS, WHOLE, Document, broken_rules
+from paper.rules import SAMPLES, SETTINGS, TOLERANCES, or_null
 
 NUMBERS = ("accuracy", "max_excess_gap", "pairwise_disparity", "worst_gap")
 SIZE = ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool))

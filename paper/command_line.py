@@ -15,7 +15,7 @@ from evenprune.paper_results import Task
 from evenprune.recipe import Recipe
 from evenprune.tally import InputProblems
 from evenprune.training import NoRoom, NotFinite
-from paper import results_file, runner
+from paper import flag_values, results_file, runner
 from paper.cells import seeds_in, table_cells
 from paper.runner import ROOT, Start, Where
 
@@ -143,7 +143,7 @@ def run(
     commands: Commands,
     arguments: Sequence[str] | None,
     *,
-    refuse: Callable[[argparse.Namespace], None] = lambda flags: None,
+    refuse: Callable[[argparse.Namespace], None] = flag_values.refuse,
 ) -> int:
     """One command, from its words to its exit code.
 

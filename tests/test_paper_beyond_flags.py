@@ -16,7 +16,6 @@ from evenprune.tally import InputProblems
 from paper import (
     beyond,
     beyond_flags,
-    beyond_refused,
     beyond_results,
     beyond_rows,
     beyond_summary,
@@ -122,23 +121,6 @@ def test_all_wrong_flags_are_told_in_one_message(refused: Callable[..., str]) ->
     ]
     said = refused("page", "--tolerance", "3", "--to", "/nowhere/at/all.html").splitlines()
     assert [line[:14] for line in said] == ["2 problems:", "- --tolerance ", "- --to /nowher"]
-
-
-def test_every_number_of_every_command_has_a_rule() -> None:
-    """A new flag must not go without one."""
-    numbers = set[str]()
-    for dataset in SOURCES:
-        for command in beyond.COMMANDS:
-            flags = vars(beyond.parser(dataset).parse_args([command]))
-            numbers |= {
-                name
-                for name, value in flags.items()
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            }
-    assert numbers <= set(beyond_refused.FLAGS)
-    assert {"dual_lr", "el_dual_lr", "dro_dual_lr", "tolerance", "importance_batches"} < set(
-        beyond_refused.FLAGS
-    )
 
 
 def test_usual_values_of_every_command_are_accepted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the settings of the study may be: one set of rules for command lines and for rows of the results."""
+"""What settings may be: one set of rules for command lines and for the rows of the study's results."""
 
 import math
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ SAMPLES: Rule = (
     lambda value: _whole(value, 1) or (_plain(value) and 0 < value < 1),
 )
 
-# Of a row, beside the tolerance, which depends on the method.
+# Of a row of the study, beside the tolerance, which depends on the method.
 SETTINGS: dict[str, Rule] = {
     "sparsity": SPARSITY,
     "augment": ("true or false", lambda value: isinstance(value, bool)),
