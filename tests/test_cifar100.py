@@ -331,10 +331,14 @@ def test_official_counts(tmp_path, monkeypatch):
     cifar100.load(tmp_path)
     short = Images(images[1:], fine[1:], SUPERCLASS_OF[fine[1:]])
     as_binary(tmp_path, {"train": short, "test": whole})
-    problems = refused(tmp_path, "199 instead of 200; 1 classes have not 2: apple 1", strict=True)
+    problems = refused(tmp_path, "199 instead of 200; not 2 of each class: apple 1", strict=True)
     assert len(problems) == 2
-    assert "200 instead of 100; 100 classes have not 1: apple 2, aquarium_fish 2, baby 2 …" in problems[1]
+    assert "200 instead of 100; not 1 of each class: apple 2, aquarium_fish 2, baby 2 …" in problems[1]
     cifar100.load(tmp_path, strict=False)
+    other = Images(images, np.where(fine == 99, 0, fine), SUPERCLASS_OF[np.where(fine == 99, 0, fine)])
+    as_binary(tmp_path, {"train": other, "test": test})
+    (problem,) = refused(tmp_path, "train images in", strict=True)
+    assert ": not 2 of each class: apple 4, worm 0. " in problem  # as many as there should be, in all
 
 
 def test_labels_that_cannot_be(tmp_path):
@@ -407,10 +411,10 @@ def test_an_archive_by_an_official_name_has_the_published_checksums(tmp_path, mo
     for sha256, wrong in ((digest, []), ("0" * 64, [f"SHA256 {digest} instead of 0000"])):
         own = Remote("https://x/cifar-100-python.tar.gz", path.stat().st_size, {"sha256": sha256})
         monkeypatch.setattr(cifar100, "ARCHIVES", {"python": own})
-        problems = refused(tmp_path, *wrong, "classes have not", strict=True)
+        problems = refused(tmp_path, *wrong, "of each class", strict=True)
         assert any("is not the archive" in problem for problem in problems) == bool(wrong)
     path.rename(tmp_path / "mine.tar.gz")
-    problems = refused(tmp_path / "mine.tar.gz", "classes have not", strict=True)
+    problems = refused(tmp_path / "mine.tar.gz", "of each class", strict=True)
     assert not any("is not the archive" in problem for problem in problems)
 
 
@@ -431,7 +435,7 @@ def test_damaged_mosaics(tmp_path):
     as_mosaics(tmp_path, made(train=12))
     (tmp_path / "train_02.webp").unlink()
     Image.new("RGB", (40, 64)).save(tmp_path / "test_00.webp")
-    refused(tmp_path, "2 train mosaics hold 8 tiles for 12 labels", "40×64 pixels")
+    refused(tmp_path, "2 train mosaics hold 8 tiles for 12 labels; the last is train_01.webp", "40×64 pixels")
     np.savez(tmp_path / "train_labels.npz", fine=np.zeros(12))
     np.savez(tmp_path / "test_labels.npz", fine=np.zeros(3), coarse=np.zeros((3, 1), int))
     refused(

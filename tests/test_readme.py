@@ -1,7 +1,9 @@
 """The snippets of README and docs run as they stand, and what they name exists."""
 
+import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +213,53 @@ def test_the_noise_floor_that_the_readme_quotes():
         tolerance=0.02,
     )
     assert audit.noise_floor["max_excess_gap"]["mean"] == pytest.approx(0.11, abs=0.01)
+
+
+def cells_of(page, heading):
+    """The table below a heading, by (name of its row, name of its column)."""
+    text = PAGES[page].partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    head, _, *rows = [
+        [part.strip() for part in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    return {(row[0], column): cell for row in rows for column, cell in zip(head[1:], row[1:], strict=True)}
+
+
+def paper_means(dataset, group, method, sparsity):
+    """What the paper prints of one cell, on train and test."""
+    (cell,) = [
+        entry
+        for entry in json.loads((ROOT / "src/evenprune/paper_tables.json").read_text())["results"]
+        if (entry["dataset"], entry["group"], entry["method"]) == (dataset, group, method)
+        and entry["sparsity"] == sparsity
+        and entry["target"] in ("class", "race")
+    ]
+    return cell["train"]["accuracy"], cell["train"]["max_psi"], cell["test"]["accuracy"]
+
+
+def test_the_table_of_cifar100_in_the_docs_is_that_of_the_results():
+    runs = json.loads((ROOT / "paper/results/cifar100.json").read_text())["runs"]
+    usual = {"EL": 0, "CEAG (no RB)": 0, "NFT": None, "NFT + ES": None}  # else rings of 40
+    table, seen = cells_of("docs/paper.md", "CIFAR-100"), 0
+    for (method, column), told in table.items():
+        sparsity, name = float(column.split(" %")[0]), method.removeprefix("within ε: ")
+        own = [
+            run
+            for run in runs
+            if (run["method"], run["sparsity"]) == (name, sparsity / 100)
+            and run["buffer"] == usual.get(name, 40)
+        ]
+        assert sorted(run["seed"] for run in own) == [0, 1, 2, 3, 4]
+        if name != method:
+            met = sum(run["train"]["max_excess_gap"] <= run["tolerance"] for run in own)
+            assert told.removesuffix(" seeds") == f"{met} of 5"
+            assert column.endswith(f"ε {100 * own[0]['tolerance']:g}")
+            continue
+        places = (("train", "accuracy"), ("train", "max_excess_gap"), ("test", "accuracy"))
+        ours = [100 * statistics.mean(run[split][measure] for run in own) for split, measure in places]
+        papers = [number["mean"] for number in paper_means("cifar100", "class", name, sparsity)]
+        here, theirs = (" · ".join(f"{value:.1f}" for value in values) for values in (ours, papers))
+        assert told == f"{here} ({theirs})"
+        seen += 1
+    assert seen == 18

@@ -230,8 +230,9 @@ def _wrong_counts(images: Images, per_class: int | None) -> Iterator[str]:
         wrong = np.flatnonzero(counts != per_class)
         if wrong.size:
             each = ", ".join(f"{CLASSES[c]} {counts[c]:,}" for c in wrong[:3])
+            due = per_class * len(CLASSES)
+            total = f"{len(images):,} instead of {due:,}; " if len(images) != due else ""
             yield (
-                f"{len(images):,} instead of {per_class * len(CLASSES):,}; {wrong.size} classes have not "
-                f"{per_class}: {each}{' …' * (wrong.size > 3)}. "
+                f"{total}not {per_class} of each class: {each}{' …' * (wrong.size > 3)}. "
                 "The files are not complete, or not the official ones"
             )

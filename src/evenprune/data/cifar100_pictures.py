@@ -113,8 +113,9 @@ def _mosaics(folder: Path, split: str, image: Any) -> Arrays:
         raise InputProblems(problems)
     there = sum(map(len, tiles))
     if not there - len(tiles[-1]) < len(fine) <= there:  # only the last mosaic may be padded
+        told = f"{len(files)} {split} mosaics hold {there:,} tiles for {len(fine):,} labels"
         raise InputProblems(
-            [f"{shown(folder)}: {len(files)} {split} mosaics hold {there:,} tiles for {len(fine):,} labels"]
+            [f"{shown(folder)}: {told}; the last is {files[-1].name}: is one missing, or one too many?"]
         )
     return np.concatenate(tiles)[: len(fine)], fine, coarse
 
