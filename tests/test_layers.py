@@ -42,8 +42,6 @@ HEAVY = {
     "mlflow",
     "wandb",
     "tensorboard",
-    "ray",
-    "onnx",
     "numba",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
