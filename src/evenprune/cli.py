@@ -107,7 +107,7 @@ def _sample_size(
     groups: Annotated[int, flag("--groups", "Number of groups.", "N")],
     tolerance: Annotated[float, flag("--tolerance", "Tolerance of the audit, e.g. 0.02.", "X")],
     disagreement: Annotated[
-        float, flag("--disagreement", "Share of samples that only one of the two models gets right, e.g. 0.1.", "X")
+        float, flag("--disagreement", "Share of samples that one model alone gets right, e.g. 0.1.", "X")
     ],
     confidence: Annotated[float, flag("--confidence", "Confidence of the verdict.", "X")] = 0.95,
     power: Annotated[float, flag("--power", "Wanted probability that a harmless pruning passes.", "X")] = 0.8,
