@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
+from evenprune import epochs, methods
 from evenprune import loop as loops
-from evenprune import methods, training
 from evenprune.augment import Both, Crop, Flip
 from evenprune.compiling import compiles
 from evenprune.fleet import single, widen
@@ -167,7 +167,7 @@ def test_a_training_resumed_within_an_epoch_keeps_its_trace(
             raise KeyboardInterrupt
         step(loop, at, epoch)
 
-    monkeypatch.setattr(training, "advance", dies)
+    monkeypatch.setattr(epochs, "advance", dies)
     with pytest.raises(KeyboardInterrupt):
         fit(*problem, runs=[RUNS[3]], recipe=saving, folder=tmp_path)
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from evenprune import fleet, folds, lineup, methods, training
+from evenprune import epochs, fleet, folds, lineup, methods, training
 from evenprune.augment import Flip
 from evenprune.checkpoint import DifferentExperiment
 from evenprune.companions import FoldAnswers, pooled, with_companions
@@ -409,14 +409,14 @@ def test_a_training_stopped_between_two_passes_goes_on_there(
     problem: Problem, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, settings = [Run(method=CROSSED, sparsity=0.5)], recipe(checkpoint_steps=3)
-    whole, step = fit(*problem, runs=runs, recipe=settings), training.advance
+    whole, step = fit(*problem, runs=runs, recipe=settings), epochs.advance
 
     def dies(loop: Loop, place: int, epoch: int) -> None:
         if (epoch, place) == (3, 4):
             raise KeyboardInterrupt
         step(loop, place, epoch)
 
-    monkeypatch.setattr(training, "advance", dies)
+    monkeypatch.setattr(epochs, "advance", dies)
     with pytest.raises(KeyboardInterrupt):
         fit(*problem, runs=runs, recipe=settings, folder=tmp_path)
     monkeypatch.undo()
@@ -468,7 +468,7 @@ def test_where_memory_is_short_companions_are_not_parted_from_their_run(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(training, "_train", full)
+    monkeypatch.setattr(epochs, "train", full)
     runs = [Run(method=CROSSED, sparsity=0.5, seed=seed) for seed in range(3)]
     with pytest.raises(
         NoRoom, match=r"too small for 1 run and 3 companions .*: take a smaller recipe\.batch"

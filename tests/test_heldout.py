@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenprune import constraint, heldout, methods, training
+from evenprune import constraint, heldout, job, methods
 from evenprune.constraint import Method, Outcomes, Plan
 from evenprune.limits import Counts, excess_limits
 from evenprune.predict import Answers, Predictions, predict
@@ -319,7 +319,7 @@ def test_the_dense_model_answers_every_split_once(
         asked.append(len(split))
         return predict(model, split, **told)
 
-    monkeypatch.setattr(training, "predict", counting)
+    monkeypatch.setattr(job, "predict", counting)
     kept = replace(HELDOUT["by passes"], keep="feasible", keep_on="heldout")
     runs = [Run(method=method, sparsity=0.5) for method in (kept, HELDOUT["careful"], methods.nft())]
     fit(*problem, runs=runs, recipe=recipe(share_pruning=True))

@@ -25,7 +25,7 @@ LAYERS = [
     "pointwise_kernels pointwise_conv wide_layers norm_kernels fused_norm norm_fusion widening fleet "
     "checkpoint predict group_gradients importance fairgrape bias_search class_bias diagnostics trackers",
     "identity draws iterates divergence teacher companions heldout compiling per_run loop "
-    "element_wise history resume shared_start lineup fitted training",
+    "element_wise history resume shared_start lineup fitted job epochs training",
     "state_file models data",
     "splits samples experiment leaks selection training_notes biased_runs run_names run_figures result "
     "asked_for pruning built_in architectures model_file data_source",

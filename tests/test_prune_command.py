@@ -268,7 +268,7 @@ def test_a_memory_that_is_too_small_is_one_message(
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("evenprune.training._train", full)
+    monkeypatch.setattr("evenprune.epochs.train", full)
     with pytest.raises(
         InputProblems, match=r"train fewer at once \(--fleet 2\), or take a smaller --batch-size"
     ):
@@ -287,7 +287,7 @@ def test_what_cannot_be_fast_names_the_flag_that_turns_it_off(
         raise Unsupported("A step cannot be captured as a CUDA graph. Train with Recipe(graph=False).")
 
     with monkeypatch.context() as once:
-        once.setattr("evenprune.training._train", unfit)
+        once.setattr("evenprune.epochs.train", unfit)
         with pytest.raises(InputProblems, match=r"Train with --without graph\."):
             conducted(PruneFlags(**at_home | {"out": "runs/unfit"}))
     slow = ["graph,compile,channels-last"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evenprune import constraint, methods, training
+from evenprune import constraint, epochs, methods
 from evenprune.augment import Flip
 from evenprune.constraint import Plan
 from evenprune.draws import balance_of, sample_order
@@ -305,7 +305,7 @@ def test_the_kept_iterate_is_the_best_feasible_one(
         least[epoch] = float(told["least"]["test"][0])
         keep_best(*args, epoch=epoch, **told)
 
-    monkeypatch.setattr(training, "keep_best", listening)
+    monkeypatch.setattr(epochs, "keep_best", listening)
     method = methods.ceag(tolerance=0.05, dual_lr=0.1, k=4, keep="feasible", keep_on="test")
     one = fit(*problem, runs=[Run(method=method, sparsity=0.5)], recipe=recipe(epochs=8))[0]
     tuned = [row for row in one.history if row["epoch"] >= 2]

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenprune import fleet, methods, training
+from evenprune import epochs, fleet, methods
 from evenprune.augment import Both, Crop, Flip
 from evenprune.draws import sample_order
 from evenprune.element_wise import why_steps_mix
@@ -271,7 +271,7 @@ def test_the_last_evaluations_have_the_memory_of_the_steps(
             events.append(f"{'with' if held else 'without'} gradients")
             return super().__call__()
 
-    monkeypatch.setattr(training, "Answers", Told)
+    monkeypatch.setattr(epochs, "Answers", Told)
     fit(*problem, runs=[Run(method=methods.nft(), sparsity=0.6)], recipe=recipe(only_at_end=("train",)))
     assert events == ["with gradients"] * 5 + ["forget"] + ["without gradients"] * 2
 
